@@ -1,0 +1,161 @@
+"""Which classes are for training, validation and test: the published rules, and a rule for own folders.
+
+Every function maps class names to ``{"train": [...], "valid": [...], "test": [...]}``: sorted indices into
+the names it was given; a split without classes is left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from cnaps.errors import DataError, InputError
+
+SPLITS = ("train", "valid", "test")
+
+# Training and validation classes of Meta-Dataset; the rest are for test.
+_PUBLISHED = {
+    "aircraft": (70, 15, 15),
+    "cu_birds": (140, 30, 30),
+    "dtd": (33, 7, 7),
+    "fungi": (994, 200, 200),
+    "quickdraw": (241, 52, 52),
+    "vgg_flower": (71, 15, 16),
+    "mscoco": (0, 40, 40),
+}
+_TEST_ONLY = {"traffic_sign": 43, "mnist": 10, "cifar10": 10, "cifar100": 100}
+_NUMBERED = {"cu_birds", "fungi", "vgg_flower"}  # names begin with a number, and that number is their order
+
+# The evaluation alphabets of Omniglot, and the five background alphabets with the fewest characters.
+_TEST_ALPHABETS = {
+    "Angelic", "Atemayar_Qelisayer", "Atlantean", "Aurek-Besh", "Avesta", "Ge_ez", "Glagolitic", "Gurmukhi",
+    "Kannada", "Keble", "Malayalam", "Manipuri", "Mongolian", "Old_Church_Slavonic_(Cyrillic)", "Oriya",
+    "Sylheti", "Syriac_(Serto)", "Tengwar", "Tibetan", "ULOG",
+}  # fmt: skip
+_VALID_ALPHABETS = {
+    "Alphabet_of_the_Magi",
+    "Blackfoot_(Canadian_Aboriginal_Syllabics)",
+    "Inuktitut_(Canadian_Aboriginal_Syllabics)",
+    "Ojibwe_(Canadian_Aboriginal_Syllabics)",
+    "Tagalog",
+}
+
+
+def published(dataset: str, classes: Sequence[str]) -> dict[str, list[int]]:
+    """The split of Meta-Dataset, exactly.
+
+    MSCOCO's classes must come in the order of its annotation file; the order of the others does not matter.
+
+    >>> {split: len(found) for split, found in published("mnist", list("0123456789")).items()}
+    {'test': 10}
+    """
+    if dataset == "omniglot":
+        return by_alphabet(classes)
+    if dataset in _TEST_ONLY:
+        _check_count(dataset, classes, _TEST_ONLY[dataset])
+        return {"test": list(range(len(classes)))}
+    if dataset not in _PUBLISHED:
+        known = ", ".join(sorted([*_PUBLISHED, *_TEST_ONLY, "omniglot"]))
+        raise DataError(
+            f"there is no published rule that splits the classes of {dataset!r}; there is for {known}"
+        )
+    n_train, n_valid, n_test = _PUBLISHED[dataset]
+    n = n_train + n_valid + n_test
+    _check_count(dataset, classes, n)
+    order = np.array(_order(dataset, classes))
+    generator = np.random.RandomState(22)
+    trainval = generator.choice(n, n_train + n_valid, replace=False)
+    train = generator.choice(trainval, n_train, replace=False)
+    found = (train, np.setdiff1d(trainval, train), np.setdiff1d(np.arange(n), trainval))
+    return {name: sorted(order[part].tolist()) for name, part in zip(SPLITS, found, strict=True) if len(part)}
+
+
+def by_alphabet(classes: Sequence[str]) -> dict[str, list[int]]:
+    """Omniglot's split by alphabet: the evaluation ones for test, the five smallest others for validation.
+
+    >>> by_alphabet(["Greek/character01", "Tagalog/character01", "Keble/character01", "Keble/character02"])
+    {'train': [0], 'valid': [1], 'test': [2, 3]}
+    """
+
+    def place(name: str) -> str:
+        alphabet = _alphabet(name)
+        return "test" if alphabet in _TEST_ALPHABETS else "valid" if alphabet in _VALID_ALPHABETS else "train"
+
+    return _group(classes, place)
+
+
+def alphabets(classes: Sequence[str]) -> dict[str, list[int]]:
+    """The class indices of each alphabet.
+
+    >>> alphabets(["Greek/character01", "Latin/character01", "Greek/character02"])
+    {'Greek': [0, 2], 'Latin': [1]}
+    """
+    groups: dict[str, list[int]] = {}
+    for index, name in enumerate(classes):
+        groups.setdefault(_alphabet(name), []).append(index)
+    return groups
+
+
+def random_by_class(
+    classes: Sequence[str], seed: int, fractions: tuple[float, float, float] = (0.7, 0.15, 0.15)
+) -> dict[str, list[int]]:
+    """A split by chance in which a class name has its place, whatever the other classes are.
+
+    So a class that two collections share is never for training in one of them and for test in the other.
+
+    >>> random_by_class(["oak", "elm", "ash"], seed=0)
+    {'train': [0, 2], 'test': [1]}
+    >>> random_by_class(["oak", "elm", "ash", "fir"], seed=0)
+    {'train': [0, 2], 'valid': [3], 'test': [1]}
+    """
+    if len(fractions) != len(SPLITS) or min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-6:
+        raise InputError(f"the fractions of a split are three numbers that add up to 1, not {fractions}")
+    bounds = np.cumsum(fractions)[:-1]
+
+    def place(name: str) -> str:
+        digest = hashlib.sha256(f"{seed}\n{name}".encode("utf-8", "surrogateescape")).digest()
+        chance = int.from_bytes(digest[:8], "big") / 2**64
+        return SPLITS[int(np.searchsorted(bounds, chance, side="right"))]
+
+    return _group(classes, place)
+
+
+def _group(classes: Sequence[str], place: Callable[[str], str]) -> dict[str, list[int]]:
+    found: Mapping[str, list[int]] = {split: [] for split in SPLITS}
+    for index, name in enumerate(classes):
+        found[place(name)].append(index)
+    return {split: indices for split, indices in found.items() if indices}
+
+
+def _alphabet(name: str) -> str:
+    alphabet, slash, _ = name.partition("/")
+    if not slash:
+        raise DataError(f"a class of Omniglot is called 'Alphabet/character01', not {name!r}")
+    return alphabet
+
+
+def _order(dataset: str, classes: Sequence[str]) -> list[int]:
+    if dataset == "mscoco":
+        return list(range(len(classes)))
+    if dataset not in _NUMBERED:
+        return sorted(range(len(classes)), key=lambda index: classes[index])
+    numbers = []
+    for name in classes:
+        digits = re.match(r"\d+", name)
+        if not digits:
+            raise DataError(
+                f"a class of {dataset} begins with its number, like '014.Name', but here is {name!r}"
+            )
+        numbers.append(int(digits.group()))
+    return sorted(range(len(classes)), key=lambda index: numbers[index])
+
+
+def _check_count(dataset: str, classes: Sequence[str], expected: int) -> None:
+    if len(classes) != expected:
+        raise DataError(
+            f"{dataset} is published with {expected} classes and split by them, but here are {len(classes)}; "
+            "give the whole data set, or choose another split"
+        )
