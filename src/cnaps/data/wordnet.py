@@ -57,7 +57,7 @@ class Hierarchy:
         return cls(children, words, leaves)
 
     def splits(self) -> dict[str, list[int]]:
-        """Leaves below "carnivore" are for validation, those below "device" for test, the rest for training."""
+        """Leaves below "carnivore" are for validation, below "device" for test, the rest for training."""
         found = {
             split: [index for leaf, index in self._index.items() if self._split[leaf] == split]
             for split in SPLITS

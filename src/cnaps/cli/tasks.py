@@ -1,0 +1,116 @@
+"""``cnaps tasks``: draw tasks from collections, write them down, look at them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from cnaps.data.collection import Collection
+
+tasks = typer.Typer(no_args_is_help=True, help="Draw few-shot tasks from collections, and look at them.")
+
+Data = Annotated[
+    list[Path], typer.Argument(help="Collections, or folders that hold some.", metavar="DATA...")
+]
+Split = Annotated[str, typer.Option(help="train, valid or test; 'all' takes every class.")]
+Seed = Annotated[int, typer.Option(help="The same seed draws the same tasks, anywhere.", min=0)]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the program."""
+    app.add_typer(tasks, name="tasks")
+
+
+@tasks.command()
+def sample(
+    data: Data,
+    out: Annotated[Path, typer.Option(help="The manifest to write (JSON lines).")],
+    count: Annotated[int, typer.Option("--tasks", help="How many tasks.", min=1)] = 600,
+    split: Split = "test",
+    seed: Seed = 0,
+    ways: Annotated[int | None, typer.Option(help="A fixed number of classes.", min=2)] = None,
+    shots: Annotated[
+        int | None, typer.Option(help="A fixed number of context images a class.", min=1)
+    ] = None,
+    targets: Annotated[int | None, typer.Option(help="A fixed number of targets a class.", min=1)] = None,
+    training: Annotated[
+        bool, typer.Option("--training", help="At most 40 ways and 400 context images.")
+    ] = False,
+    flat: Annotated[bool, typer.Option("--flat", help="Ignore alphabets and WordNet.")] = False,
+) -> None:
+    """Draw tasks by Meta-Dataset's protocol and write the names of their images to a manifest."""
+    from cnaps.episodes import TEST_LIMITS, TRAIN_LIMITS, Sampler, write_manifest
+    from cnaps.progress import track
+
+    collections = _open(data)
+    sampler = Sampler(
+        list(collections.values()),
+        None if split == "all" else split,
+        limits=TRAIN_LIMITS if training else TEST_LIMITS,
+        seed=seed,
+        ways=ways,
+        shots=shots,
+        targets=targets,
+        hierarchy=not flat,
+    )
+    drawn = [sampler.describe(index) for index in range(count)]
+    write_manifest(out, track(drawn, "writing tasks"), collections, sampler.protocol)
+    typer.echo(f"{out}: {count} tasks of the split {split}, seed {seed}; on average:")
+    for name in sorted(collections):
+        some = [described for described in drawn if described.collection == name]
+        sizes = [(each.ways, each.context_size, each.target_size) for each in some]
+        mean = [sum(column) / len(some) for column in zip(*sizes, strict=True)] or [0.0] * 3
+        typer.echo(
+            f"  {name}, {len(some)} tasks: {mean[0]:.1f} ways, {mean[1]:.0f} context, {mean[2]:.0f} targets"
+        )
+
+
+@tasks.command()
+def show(
+    data: Data,
+    out: Annotated[Path, typer.Option(help="The picture to write (PNG).")] = Path("task.png"),
+    manifest: Annotated[Path | None, typer.Option(help="Take the task from a manifest.")] = None,
+    task: Annotated[int, typer.Option(help="The number of the task.", min=0)] = 0,
+    split: Split = "test",
+    seed: Seed = 0,
+) -> None:
+    """Draw a task as a picture: a band for each class, its context on the left, its targets on the right."""
+    from cnaps.episodes import Sampler, load_task, read_manifest
+    from cnaps.episodes.drawing import draw_task
+    from cnaps.errors import InputError
+    from cnaps.files import atomic_path
+
+    collections = _open(data)
+    if manifest is None:
+        sampler = Sampler(list(collections.values()), None if split == "all" else split, seed=seed)
+        described = sampler.describe(task)
+    else:
+        known = {each.index: each for each in read_manifest(manifest, collections)}
+        if task not in known:
+            raise InputError(f"{manifest} has no task {task}, but {len(known)} others")
+        described = known[task]
+    picture = draw_task(load_task(described, collections))
+    with atomic_path(out) as temporary:
+        picture.save(temporary, format="PNG")
+    typer.echo(
+        f"{out}: task {task}, of {described.collection}: {described.ways} ways, "
+        f"{described.context_size} context and {described.target_size} target images"
+    )
+
+
+def _open(data: list[Path]) -> dict[str, Collection]:
+    from cnaps.data.collection import find_collections
+    from cnaps.errors import DataError
+
+    found = [collection for folder in data for collection in find_collections(folder)]
+    if not found:
+        raise DataError(f"no collection in {', '.join(map(str, data))}; make one with `cnaps data prepare`")
+    by_name = {collection.name: collection for collection in found}
+    if len(by_name) < len(found):
+        raise DataError(
+            f"two collections have the same name: {', '.join(sorted(each.name for each in found))}"
+        )
+    return by_name

@@ -1,0 +1,63 @@
+"""Tasks in memory before they are needed."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from cnaps.episodes.sampler import Sampler
+from cnaps.episodes.task import Task, TaskDescription, load_task
+from cnaps.errors import InputError
+
+if TYPE_CHECKING:
+    from cnaps.data.collection import Collection
+
+
+class TaskLoader:
+    """Iterates over loaded tasks in the order of ``indices`` while ``workers`` threads decode the next ones.
+
+    ``tasks`` is a sampler, or a list of descriptions (of a manifest, say). Without ``indices`` a list comes
+    once from start to end, and a sampler's tasks 0, 1, 2, ... without end. At most ``prefetch`` tasks wait in
+    memory. An error is raised where its task would have come. Leaving the loop stops the threads::
+
+        for task in TaskLoader(sampler, {"cu_birds": birds}, size=84, indices=range(600)):
+            ...
+    """
+
+    def __init__(
+        self,
+        tasks: Sampler | Sequence[TaskDescription],
+        collections: Mapping[str, Collection],
+        size: int | None = None,
+        indices: Iterable[int] | None = None,
+        workers: int = 1,
+        prefetch: int = 4,
+    ) -> None:
+        if workers < 1 or prefetch < 1:
+            raise InputError(
+                f"a loader needs at least 1 worker and 1 task ahead, not {workers} and {prefetch}"
+            )
+        if indices is None:
+            indices = itertools.count() if isinstance(tasks, Sampler) else range(len(tasks))
+        self.tasks, self.collections, self.size = tasks, collections, size
+        self.indices, self.workers, self.prefetch = indices, workers, prefetch
+
+    def __iter__(self) -> Iterator[Task]:
+        waiting: deque[Future[Task]] = deque()
+        indices = iter(self.indices)
+        pool = ThreadPoolExecutor(self.workers, thread_name_prefix="tasks")
+        try:
+            waiting.extend(pool.submit(self._load, i) for i in itertools.islice(indices, self.prefetch))
+            while waiting:
+                task = waiting.popleft().result()
+                waiting.extend(pool.submit(self._load, i) for i in itertools.islice(indices, 1))
+                yield task
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _load(self, index: int) -> Task:
+        described = self.tasks.describe(index) if isinstance(self.tasks, Sampler) else self.tasks[index]
+        return load_task(described, self.collections, self.size)
