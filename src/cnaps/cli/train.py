@@ -1,0 +1,114 @@
+"""``cnaps pretrain`` and ``cnaps train``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import typer
+
+CONFIG = typer.Argument(None, help="A TOML or JSON file of settings; without one, the paper's defaults.")
+RUN = typer.Option(None, "--run", help="The folder of the new run.")
+RESUME = typer.Option(None, "--resume", help="Continue the run in this folder, exactly where it stood.")
+SET = typer.Option(
+    [], "--set", help="Change a setting: --set optimiser.learning_rate=1e-3; repeat as needed."
+)
+DEVICE = typer.Option("auto", help="auto (a GPU if there is one) or cpu.")
+PROCESSES = typer.Option(1, min=1, help="Processes on this machine; the tasks of a step are shared out.")
+SHOW = typer.Option(False, "--show-config", help="Print every setting as it would be used, and leave.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("pretrain")(pretrain)
+    app.command("train")(train)
+
+
+def train(
+    config: Path | None = CONFIG,
+    run: Path | None = RUN,
+    resume: Path | None = RESUME,
+    changes: list[str] = SET,
+    device: str = DEVICE,
+    processes: int = PROCESSES,
+    show_config: bool = SHOW,
+) -> None:
+    """Train the adaptation networks (phi) on tasks; theta stays as it is."""
+    _start("train", "TrainConfig", config, run, resume, changes, device, processes, show_config)
+
+
+def pretrain(
+    config: Path | None = CONFIG,
+    run: Path | None = RUN,
+    resume: Path | None = RESUME,
+    changes: list[str] = SET,
+    device: str = DEVICE,
+    processes: int = PROCESSES,
+    show_config: bool = SHOW,
+) -> None:
+    """Train a feature extractor (theta) by classifying all classes of one collection or several."""
+    _start("pretrain", "PretrainConfig", config, run, resume, changes, device, processes, show_config)
+
+
+def _start(
+    command: str,
+    config_name: str,
+    file: Path | None,
+    run: Path | None,
+    resume: Path | None,
+    changes: list[str],
+    device: str,
+    processes: int,
+    show_config: bool,
+) -> None:
+    from cnaps.errors import InputError
+
+    if resume is not None and (file or run or changes):
+        raise InputError(
+            "--resume continues a run as it was configured: give no configuration, --run or --set with it. "
+            "To go on with other settings, start a new run with --set init.model=RUN/last"
+        )
+    settings = _settings(config_name, file, resume, changes)
+    if show_config:
+        import dataclasses
+        import json
+
+        typer.echo(json.dumps(dataclasses.asdict(settings), indent=2))
+        return
+    folder = resume or run
+    if folder is None:
+        raise InputError("name a folder for the run: --run runs/first (or --resume RUN to continue one)")
+    if processes > 1 and "WORLD_SIZE" not in os.environ:
+        from cnaps.training.distributed import launch
+
+        raise typer.Exit(launch(processes))
+    from cnaps.training import start
+
+    state, ended_by = getattr(start, command)(settings, folder, resume=resume is not None, device=device)
+    if os.environ.get("RANK", "0") == "0":
+        if ended_by is not None:
+            typer.echo(
+                f"stopped after step {state.step}; continue with: cnaps {command} --resume {folder}", err=True
+            )
+        else:
+            typer.echo(_summary(state, folder))
+    if ended_by is not None:
+        raise typer.Exit(128 + ended_by)
+
+
+def _settings(config_name: str, file: Path | None, resume: Path | None, changes: list[str]) -> Any:
+    from cnaps.training import config, settings
+
+    cls = getattr(config, config_name)
+    if resume is not None:
+        return settings.build_saved(cls, resume)
+    return settings.build(cls, settings.apply_changes(settings.read_settings(file) if file else {}, changes))
+
+
+def _summary(state: Any, folder: Path) -> str:
+    lines = [f"trained {state.step} steps; the last model: {folder / 'last'}"]
+    if state.best:
+        mean = sum(state.best.values()) / len(state.best)
+        lines.append(f"best validation accuracy {mean:.4f} after step {state.best_step}: {folder / 'best'}")
+    return "\n".join(lines)

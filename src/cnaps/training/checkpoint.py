@@ -1,0 +1,79 @@
+"""The state of a run as one safetensors file: no pickle, checked by a digest, replaced only when whole."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from cnaps.errors import CheckpointError
+from cnaps.files import atomic_path
+
+FORMAT = "1"
+
+
+def save_checkpoint(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
+    """Write tensors and a JSON-able state, whole or not at all."""
+    # clone: safetensors refuses tensors that share memory
+    plain = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
+    text = json.dumps(state)
+    meta = {"format": FORMAT, "state": text, "digest": _digest(plain, text)}
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(save(plain, metadata=meta))
+
+
+def load_checkpoint(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Read what :func:`save_checkpoint` wrote; a file that is not exactly that is refused."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            meta = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"the checkpoint {path} is damaged or unreadable ({error})") from error
+    if meta.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{path} is not a checkpoint of format {FORMAT} (it says {meta.get('format')!r}): "
+            "it was written by another program or a newer version"
+        )
+    text = meta.get("state", "")
+    if _digest(tensors, text) != meta.get("digest"):
+        raise CheckpointError(f"the checkpoint {path} is damaged: its content does not match its digest")
+    return tensors, json.loads(text)
+
+
+def optimiser_tensors(
+    optimiser: torch.optim.Optimizer, prefix: str = "optimiser."
+) -> dict[str, torch.Tensor]:
+    """The optimiser's state as named tensors."""
+    state = optimiser.state_dict()["state"]
+    return {f"{prefix}{i}.{key}": value for i, values in state.items() for key, value in values.items()}
+
+
+def restore_optimiser(
+    optimiser: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor], prefix: str = "optimiser."
+) -> None:
+    """Put named tensors back.
+
+    Moments get the memory layout of their parameter: another layout takes kernels that may round otherwise.
+    """
+    parameters = [p for group in optimiser.param_groups for p in group["params"]]
+    for i, parameter in enumerate(parameters):
+        for name in [n for n in tensors if n.startswith(f"{prefix}{i}.")]:
+            value, key = tensors[name], name.rsplit(".", 1)[1]
+            if value.shape == parameter.shape:
+                value = torch.empty_like(parameter, requires_grad=False).copy_(value)
+            optimiser.state[parameter][key] = value
+
+
+def _digest(tensors: Mapping[str, torch.Tensor], text: str) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

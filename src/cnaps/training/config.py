@@ -1,0 +1,237 @@
+"""Everything that can be chosen about a training run; the defaults are the paper's."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from cnaps.errors import InputError
+
+
+def check(condition: bool, message: str) -> None:
+    """Refuse a setting with a sentence."""
+    if not condition:
+        raise InputError(message)
+
+
+@dataclass(frozen=True)
+class Data:
+    """Which collections: paths, each with an optional ``:train``, ``:valid``, ``:test`` or ``:all``."""
+
+    train: tuple[str, ...] = ()  # a path without a suffix means its "train" classes
+    valid: tuple[str, ...] = ()  # a path without a suffix means its "valid" classes
+    image_size: int | None = None  # None: the model's own
+    workers: int = 1
+    prefetch: int = 4
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """How many tasks, and how they are drawn (the Meta-Dataset protocol, or fixed ways and shots)."""
+
+    total: int = 110_000
+    per_step: int = 16
+    min_ways: int = 5
+    max_ways: int = 40
+    max_context: int = 400
+    max_context_per_class: int = 100
+    max_targets_per_class: int = 10
+    ways: int | None = None
+    shots: int | None = None
+    targets: int | None = None
+    hierarchy: bool = True
+
+    def __post_init__(self) -> None:
+        check(self.total >= 1, "tasks.total must be at least 1")
+        check(self.per_step >= 1, "tasks.per_step must be at least 1")
+
+    @property
+    def steps(self) -> int:
+        """The number of optimiser steps; the last one may hold fewer tasks."""
+        return -(-self.total // self.per_step)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The learning rate as a pure function of the step, so that there is no scheduler state to lose.
+
+    >>> Schedule(kind="cosine", warmup=2).factor(0, steps=10)
+    0.5
+    """
+
+    kind: Literal["constant", "cosine", "step"] = "constant"
+    warmup: int = 0  # steps
+    every: int = 0  # steps between two drops of the "step" schedule
+    drop: float = 0.1
+    floor: float = 0.0  # where the cosine ends, as a share of the learning rate
+
+    def factor(self, step: int, steps: int) -> float:
+        """What the base learning rate is multiplied by in ``step`` (counted from 0)."""
+        import math
+
+        if step < self.warmup:
+            return (step + 1) / self.warmup
+        if self.kind == "cosine":
+            done = (step - self.warmup) / max(1, steps - self.warmup)
+            return self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * done))
+        if self.kind == "step" and self.every > 0:
+            return float(self.drop ** (step // self.every))
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """Adam, its learning rate, and what tames it."""
+
+    learning_rate: float = 5e-4
+    beta1: float = 0.9
+    beta2: float = 0.999
+    weight_decay: float = 0.0  # decoupled (AdamW) if above 0
+    schedule: Schedule = field(default_factory=Schedule)
+    clip: float | None = None  # the largest norm of the gradient
+    ema: float | None = None  # decay of the exponential moving average; models are then the averaged ones
+
+    def __post_init__(self) -> None:
+        check(self.learning_rate > 0, "optimiser.learning_rate must be above 0")
+        check(self.clip is None or self.clip > 0, "optimiser.clip must be above 0")
+        check(self.ema is None or 0 < self.ema < 1, "optimiser.ema must lie between 0 and 1")
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The negative log likelihood of a task's targets, and the penalty on R."""
+
+    reduction: Literal["mean", "sum"] = "mean"  # mean over targets (paper); sum over targets (reference)
+    penalty: float = 0.001  # times the sum of R^2
+
+
+@dataclass(frozen=True)
+class Validation:
+    """When to validate, on how many tasks a set, and what makes a model better."""
+
+    every: int = 10_000  # tasks
+    tasks_per_set: int = 200
+    rule: Literal["majority", "mean"] = "majority"  # more than half of the sets (paper), or the mean accuracy
+    max_ways: int = 50
+    max_context: int = 500
+    max_targets_per_class: int = 10
+    seed: int = 1_000_003
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Options that trade time for memory; none of them changes what is estimated."""
+
+    lite: int | None = None  # gradients flow through this many random context images only
+    checkpoint: bool = False  # recompute activations in the backward pass
+    chunk_size: int | None = None  # images run at once
+    precision: Literal["no", "bf16"] = "no"  # mixed precision, for GPUs
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Probabilities of changes made to a whole task alike, and strengths of changes made to each image.
+
+    A change of a whole task (context and targets alike) keeps every class a class. None is used by the paper.
+    """
+
+    flip: float = 0.0
+    rotate: float = 0.0  # by a multiple of 90 degrees
+    invert: float = 0.0
+    permute_channels: float = 0.0
+    recolour: float = 0.0  # each channel's range is mapped to a random one, possibly reversed
+    greyscale: float = 0.0
+    zoom: float = 0.0  # the same random crop of every image of the task
+    min_zoom: float = 0.6  # the smallest side of that crop
+    image_crop: float = 0.0  # largest share of the side that a crop of its own takes from each image
+    image_jitter: float = 0.0  # strength of brightness, contrast and saturation changes of each image
+    image_flip: bool = False  # flip each image by itself with probability 1/2
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            check(0 <= value <= 1, f"augmentation.{name} must lie between 0 and 1")
+        check(self.min_zoom > 0 and self.image_crop < 1, "a crop cannot take the whole image")
+
+
+@dataclass(frozen=True)
+class Init:
+    """What the weights start from."""
+
+    model: str | None = None  # a model folder or name
+    backbone: str | None = None  # weights of theta: a file, or the folder of a `cnaps pretrain` run
+
+
+@dataclass(frozen=True)
+class Theta:
+    """Whether theta is trained with phi: the paper's comparison of training procedures."""
+
+    mode: Literal["frozen", "joint", "warm-start"] = "frozen"
+    warm_start_tasks: int = 0  # "warm-start": batch statistics for so many tasks, then the running ones
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """The configuration of ``cnaps train``."""
+
+    seed: int = 0
+    data: Data = field(default_factory=Data)
+    model: dict[str, Any] = field(default_factory=dict)  # fields of ModelConfig, for a new model
+    init: Init = field(default_factory=Init)
+    theta: Theta = field(default_factory=Theta)
+    tasks: Tasks = field(default_factory=Tasks)
+    optimiser: Optimiser = field(default_factory=Optimiser)
+    loss: Loss = field(default_factory=Loss)
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    validation: Validation = field(default_factory=Validation)
+    memory: Memory = field(default_factory=Memory)
+    checkpoint_every: int = 25  # steps
+    tensorboard: bool = True
+
+    def __post_init__(self) -> None:
+        check(bool(self.data.train), "data.train is empty: name at least one collection to train on")
+        check(self.checkpoint_every >= 1, "checkpoint_every must be at least 1")
+        check(self.validation.every >= 1, "validation.every must be at least 1")
+        check(not (self.init.model and self.model), "give either init.model or a [model] table, not both")
+
+    @property
+    def validation_rule(self) -> str:
+        """What makes a model better."""
+        return self.validation.rule
+
+
+@dataclass(frozen=True)
+class PretrainConfig:
+    """The configuration of ``cnaps pretrain``: full-way classification, the paper's numbers."""
+
+    seed: int = 0
+    data: tuple[str, ...] = ()  # collections as in data.train of `cnaps train`
+    backbone: str = "resnet18"
+    image_size: int | None = None  # None: the backbone's own
+    init: str | None = None  # weights to start from
+    epochs: int = 125
+    batch: int = 256
+    learning_rate: float = 0.1
+    drop_every: int = 25  # epochs
+    drop: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    crop: float = 0.3  # largest share of the side that a random crop takes away
+    flip: bool = True
+    jitter: float = 0.4
+    held_out: float = 0.05  # share of each class's images for the top-1 accuracy
+    validate_every: int = 1  # epochs
+    checkpoint_every: int = 200  # steps
+    prefetch: int = 4
+    tensorboard: bool = True
+
+    def __post_init__(self) -> None:
+        check(bool(self.data), "data is empty: name at least one collection to train on")
+        check(self.epochs >= 1 and self.batch >= 2, "epochs must be at least 1 and batch at least 2")
+        check(0 < self.held_out < 1, "held_out must lie between 0 and 1")
+        check(0 <= self.crop < 1 and 0 <= self.jitter <= 1, "crop and jitter must lie between 0 and 1")
+        check(self.checkpoint_every >= 1 and self.validate_every >= 1, "an interval must be at least 1")
+
+    @property
+    def validation_rule(self) -> str:
+        """One held-out set: the higher accuracy."""
+        return "mean"

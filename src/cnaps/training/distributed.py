@@ -1,0 +1,162 @@
+"""One process or many: who does which task, and how their sums meet.
+
+Ranks are set up by accelerate (gloo on CPUs, nccl on GPUs) from what ``--processes``, ``torchrun`` or
+``accelerate launch`` put into the environment. The model is not wrapped in DistributedDataParallel: a rank
+runs several tasks a step and some parameters may take no part in a task, so one explicit sum after a rank's
+last task is simpler, sends every gradient once a step, and is the same for 1 to N ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cnaps.errors import CnapsError, InputError
+from cnaps.runtime import configure_threads, cpu_count
+
+if TYPE_CHECKING:
+    import torch
+
+
+class World:
+    """The processes of a run.
+
+    >>> world = World(device="cpu")
+    >>> world.share(range(4))
+    [0, 1, 2, 3]
+    """
+
+    def __init__(self, *, device: str = "auto", precision: str = "no") -> None:
+        from accelerate import Accelerator
+
+        try:
+            self._accelerator: Any = Accelerator(cpu=device == "cpu", mixed_precision=precision)
+        except RuntimeError as error:
+            raise CnapsError(f"the processes of this run could not connect: {error}") from error
+        configure_threads()
+        self.device: torch.device = self._accelerator.device
+        self.rank: int = self._accelerator.process_index
+        self.size: int = self._accelerator.num_processes
+        if precision != "no" and self.device.type == "cpu":
+            raise InputError("memory.precision: mixed precision needs a GPU; use precision = 'no' on a CPU")
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes files and draws progress."""
+        return self.rank == 0
+
+    def share(self, items: Iterable[int]) -> list[int]:
+        """This rank's part of the items: position modulo the number of ranks, whatever that number is."""
+        return [item for position, item in enumerate(items) if position % self.size == self.rank]
+
+    def autocast(self) -> Any:
+        """The context of mixed precision; does nothing in full precision."""
+        return self._accelerator.autocast()
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """The sum over ranks, the same bits on each of them."""
+        if self.size == 1:
+            return values
+        try:
+            return self._accelerator.reduce(values, reduction="sum")
+        except RuntimeError as error:  # a peer is gone: its own message says why
+            raise CnapsError("another process of this run ended; continue with --resume") from error
+
+    def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Replace the gradients of every rank by their sum: one flat vector, one exchange."""
+        import torch
+
+        if self.size == 1:
+            return
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        flat = self.sum(torch.cat([grad.reshape(-1) for grad in grads]))
+        for p, grad, part in zip(parameters, grads, flat.split([g.numel() for g in grads]), strict=True):
+            grad.copy_(part.view(grad.shape))
+            p.grad = grad
+
+    def average_(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Replace tensors by their mean over ranks (running statistics, which each rank saw a part of)."""
+        if self.size > 1:
+            for tensor in tensors:
+                tensor.copy_(self.sum(tensor.clone()) / self.size)
+
+    def wait(self) -> None:
+        """Go on when every rank has come here."""
+        try:
+            self._accelerator.wait_for_everyone()
+        except RuntimeError as error:
+            raise CnapsError("another process of this run ended; see its message") from error
+
+    def close(self) -> None:
+        """Leave the group of processes."""
+        if self.size > 1:
+            self._accelerator.end_training()
+            import torch.distributed as dist
+
+            if dist.is_initialized():
+                dist.destroy_process_group()
+
+
+def launch(processes: int) -> int:
+    """Run this very command again as so many local ranks, sharing the processors; gives the exit code.
+
+    The first rank that fails ends the others; SIGINT and SIGTERM are handed on.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    threads = int(os.environ.get("CNAPS_THREADS", "0")) or max(1, cpu_count() // processes)
+    common = {
+        "WORLD_SIZE": str(processes),
+        "LOCAL_WORLD_SIZE": str(processes),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "CNAPS_THREADS": str(threads),
+        "OMP_NUM_THREADS": str(threads),
+        "CNAPS_LAUNCHER": str(os.getpid()),
+    }
+    command = [sys.executable, *sys.orig_argv[1:]]
+    ranks: list[subprocess.Popen[bytes]] = []
+    asked: list[int] = []
+    previous = {s: signal.signal(s, lambda number, _: asked.append(number)) for s in STOP_SIGNALS}
+    try:
+        for rank in range(processes):
+            own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            # A session of their own: Ctrl-C reaches the ranks once, through this process.
+            ranks.append(
+                subprocess.Popen(command, env={**os.environ, **common, **own}, start_new_session=True)
+            )
+        while any(child.poll() is None for child in ranks):
+            while asked:
+                number = asked.pop(0)
+                for child in ranks:
+                    child.send_signal(number)
+            if any(child.poll() not in (None, 0) for child in ranks):
+                _end(ranks)
+            time.sleep(0.05)
+    finally:
+        _end(ranks, patience=0)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    codes = [child.returncode for child in ranks if child.returncode]
+    return next((code for code in codes if code > 0), 1 if codes else 0)
+
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def _end(ranks: Sequence[subprocess.Popen[bytes]], patience: float = 5.0) -> None:
+    """Give the ranks a moment to leave by themselves, then end them."""
+    until = time.monotonic() + patience
+    for rank in ranks:
+        try:
+            rank.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            rank.kill()
+            rank.wait()

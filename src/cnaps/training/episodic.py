@@ -1,0 +1,255 @@
+"""Meta-training of phi (algorithm 1 of the paper), optionally with theta."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from cnaps.episodes import Task, TaskLoader
+from cnaps.training.augment import augment_task
+from cnaps.training.checkpoint import optimiser_tensors, restore_optimiser
+from cnaps.training.config import TrainConfig
+from cnaps.training.distributed import World
+from cnaps.training.engine import NonFiniteError
+from cnaps.training.tasks import TaskStream, open_collections, task_generator, validation_sampler
+
+if TYPE_CHECKING:
+    from cnaps.nn.model import CNAPs
+
+
+class EpisodicJob:
+    """Trains phi by tasks: adapt to the context, likelihood of the targets, gradients summed over a step."""
+
+    def __init__(self, model: CNAPs, config: TrainConfig, world: World) -> None:
+        self.model, self.config, self.world = model.to(world.device), config, world
+        self.steps = config.tasks.steps
+        self.validate_every = max(1, config.validation.every // config.tasks.per_step)  # steps
+        self.size = config.data.image_size or model.image_size
+        self._train = open_collections(config.data.train, "train")
+        self._valid = open_collections(config.data.valid, "valid")
+        self._stream = TaskStream(self._train, config.tasks, config.seed)
+        self._validation = [validation_sampler(c, split, config) for c, split in self._valid]
+        self._collections = {c.name: c for c, _ in self._train}
+        self._loader: Iterator[Task] | None = None
+        self._parameters = self._choose_parameters()
+        o = config.optimiser
+        optimiser = torch.optim.AdamW if o.weight_decay else torch.optim.Adam
+        self._optimiser = optimiser(
+            self._parameters, lr=o.learning_rate, betas=(o.beta1, o.beta2), weight_decay=o.weight_decay
+        )
+        self._average = [p.detach().clone() for p in self._parameters] if o.ema else []
+
+    def _choose_parameters(self) -> list[nn.Parameter]:
+        joint = self.config.theta.mode != "frozen"
+        # A frozen theta asks for no gradient of its own: autograd then does no work for it.
+        self.model.backbone.requires_grad_(joint)
+        return list(self.model.parameters() if joint else self.model.phi_parameters())
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """The data that the run depends on."""
+        return {c.name: c.fingerprint for c, _ in (*self._train, *self._valid)}
+
+    def step(self, step: int, stopping: Callable[[], bool]) -> dict[str, Any] | None:
+        """One optimiser step over the next tasks, shared out over the ranks."""
+        indices = self._indices(step)
+        if self._loader is None:
+            self._loader = self._load_from(step)
+        self._set_mode(indices.start)
+        for p in self._parameters:
+            p.grad = None
+        losses, accuracies, stop = torch.zeros(len(indices)), torch.zeros(len(indices)), torch.zeros(1)
+        for index in self.world.share(indices):
+            if stopping():
+                stop[0] = 1
+                break
+            task = next(self._loader)
+            losses[index - indices.start], accuracies[index - indices.start] = self._learn(task, len(indices))
+        # Every rank fills in its own tasks: the sum is exact, the decisions below are the same everywhere.
+        shared = self.world.sum(torch.cat([losses, accuracies, stop]).to(self.world.device)).cpu()
+        losses, accuracies, stop = shared.split([len(indices), len(indices), 1])
+        if stop.item() > 0:  # the step is dropped, and done again after a resume
+            self.close()
+            return None
+        if not torch.isfinite(losses).all():
+            position = int(torch.nonzero(~torch.isfinite(losses))[0])
+            raise NonFiniteError(self._blame(indices[position], float(losses[position])))
+        self.world.sum_gradients(self._parameters)
+        return self._update(step, indices, losses, accuracies)
+
+    def _update(self, step: int, indices: range, losses: Tensor, accuracies: Tensor) -> dict[str, Any]:
+        o = self.config.optimiser
+        norm = float(nn.utils.clip_grad_norm_(self._parameters, o.clip or math.inf))
+        if not math.isfinite(norm):
+            raise NonFiniteError(
+                f"the gradient of tasks {indices.start} to {indices.stop - 1} is not finite; "
+                "a smaller optimiser.learning_rate or optimiser.clip may help. The state before it is saved."
+            )
+        rate = o.learning_rate * o.schedule.factor(step, self.steps)
+        for group in self._optimiser.param_groups:
+            group["lr"] = rate
+        self._optimiser.step()
+        if o.ema:
+            decay = min(o.ema, (1 + step) / (10 + step))  # a young average should not remember the start
+            for average, p in zip(self._average, self._parameters, strict=True):
+                average.lerp_(p.detach(), 1 - decay)
+        if self.model.training and self.config.theta.mode != "frozen":
+            self.world.average_(b for b in self.model.backbone.buffers() if b.is_floating_point())
+        return {
+            "tasks": indices.stop,
+            "count": len(indices),
+            "loss": losses.mean().item(),
+            "accuracy": accuracies.mean().item(),
+            "learning_rate": rate,
+            "gradient_norm": norm,
+        }
+
+    def _learn(self, task: Task, count: int) -> tuple[float, float]:
+        """Add the gradient of one task of ``count``; gives its loss (without the penalty) and accuracy."""
+        loss_options = self.config.loss
+        loss, accuracy = self._forward(task)
+        total = loss / count
+        if loss_options.penalty:
+            # The reference adds the penalty once a task, undivided; with the paper's means it is a mean too.
+            share = 1.0 if loss_options.reduction == "sum" else 1 / count
+            total = total + loss_options.penalty * share * self.model.regularization()
+        value = float(loss.detach())
+        if math.isfinite(value) and total.requires_grad:
+            total.backward()
+        return value, accuracy
+
+    def _forward(self, task: Task) -> tuple[Tensor, float]:
+        device, memory = self.world.device, self.config.memory
+        generator = task_generator(self.config.seed, task.index)
+        context, targets = task.context_images.to(device), task.target_images.to(device)
+        context, targets = augment_task(context, targets, self.config.augmentation, generator)
+        labels = task.target_labels.to(device)
+        torch.manual_seed(generator.initial_seed())  # for whatever a backbone of one's own may draw
+        with self.world.autocast():
+            adapted = self.model.adapt(
+                self.model.preprocess(context),
+                task.context_labels.to(device),
+                chunk_size=memory.chunk_size,
+                lite=memory.lite,
+                generator=generator,
+                checkpoint=memory.checkpoint,
+            )
+            logits = self._logits(adapted, self.model.preprocess(targets))
+            loss = F.cross_entropy(logits.float(), labels, reduction=self.config.loss.reduction)
+        return loss, (logits.argmax(1) == labels).float().mean().item()
+
+    def _logits(self, adapted: Any, targets: Tensor) -> Tensor:
+        memory = self.config.memory
+        if not memory.checkpoint:
+            return adapted.logits(targets)
+        parts = targets.split(memory.chunk_size or 64)
+        return torch.cat([checkpoint(adapted.logits, part, use_reentrant=False) for part in parts])
+
+    def validate(self, stopping: Callable[[], bool]) -> dict[str, float] | None:
+        """The mean accuracy on the fixed tasks of each validation set, shared out over the ranks."""
+        if not self._validation:
+            return {}
+        count = self.config.validation.tasks_per_set
+        accuracies, stop = torch.zeros(len(self._validation), count), torch.zeros(1)
+        self.model.eval()
+        with self.averaged(), torch.no_grad():
+            for row, ((collection, _), sampler) in enumerate(zip(self._valid, self._validation, strict=True)):
+                data = self.config.data
+                loader = TaskLoader(
+                    sampler,
+                    {collection.name: collection},
+                    self.size,
+                    indices=self.world.share(range(count)),
+                    workers=data.workers,
+                    prefetch=data.prefetch,
+                )
+                for task in loader:
+                    accuracies[row, task.index] = self._score(task)
+                    if stopping():
+                        stop[0] = 1
+                        break
+        shared = self.world.sum(torch.cat([accuracies.view(-1), stop]).to(self.world.device)).cpu()
+        if shared[-1] > 0:
+            return None
+        means = shared[:-1].view(-1, count).double().mean(1)
+        return {c.name: float(m) for (c, _), m in zip(self._valid, means, strict=True)}
+
+    def _score(self, task: Task) -> float:
+        device = self.world.device
+        with self.world.autocast():
+            context = self.model.preprocess(task.context_images.to(device))
+            adapted = self.model.adapt(
+                context, task.context_labels.to(device), chunk_size=self.config.memory.chunk_size
+            )
+            logits = adapted.logits(self.model.preprocess(task.target_images.to(device)))
+        return (logits.argmax(1).cpu() == task.target_labels).float().mean().item()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Weights, optimiser state and averages."""
+        averages = {f"average.{i}": a for i, a in enumerate(self._average)}
+        weights = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        return {**weights, **optimiser_tensors(self._optimiser), **averages}
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Put them back in place, which keeps every memory layout."""
+        weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
+        self.model.load_state_dict(weights)
+        restore_optimiser(self._optimiser, tensors)
+        for i, average in enumerate(self._average):
+            average.copy_(tensors[f"average.{i}"])
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Use the moving average of the weights for a while, if there is one."""
+        current = [p.detach().clone() for p in self._parameters] if self._average else []
+        with torch.no_grad():
+            for p, average in zip(self._parameters, self._average, strict=False):
+                p.copy_(average)
+            try:
+                yield
+            finally:
+                for p, own in zip(self._parameters, current, strict=False):
+                    p.copy_(own)
+
+    def save_model(self, folder: Path) -> None:
+        """Write the (averaged) model as an ordinary model folder."""
+        with self.averaged():
+            self.model.save(folder)
+
+    def close(self) -> None:
+        """Stop the loader's threads."""
+        if self._loader is not None:
+            self._loader.close()  # type: ignore[attr-defined]
+            self._loader = None
+
+    def _indices(self, step: int) -> range:
+        tasks = self.config.tasks
+        return range(step * tasks.per_step, min((step + 1) * tasks.per_step, tasks.total))
+
+    def _load_from(self, step: int) -> Iterator[Task]:
+        data = self.config.data
+        own = (index for s in range(step, self.steps) for index in self.world.share(self._indices(s)))
+        return iter(
+            TaskLoader(
+                self._stream, self._collections, self.size, own, workers=data.workers, prefetch=data.prefetch
+            )
+        )
+
+    def _set_mode(self, tasks_done: int) -> None:
+        self.model.train()
+
+    def _blame(self, index: int, loss: float) -> str:
+        d = self._stream[index]
+        return (
+            f"the loss of task {index} is {loss} ({d.collection}, {d.ways} ways, {d.context_size} context "
+            f"and {d.target_size} target images). The state before this step is saved; a smaller "
+            "optimiser.learning_rate or optimiser.clip may help"
+        )

@@ -1,0 +1,217 @@
+"""The folder of a run, which explains itself.
+
+RUN/config.json         every setting, also those left at their defaults
+    environment.json    versions, git revision, threads, fingerprints of the data
+    metrics.jsonl       one line a step and one a validation
+    curves.png          the same as a picture
+    tensorboard/        the same for TensorBoard
+    checkpoints/        the last two states of the run
+    best/ last/         ordinary model folders
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+from cnaps.errors import CheckpointError, CnapsError, InputError
+from cnaps.files import write_json
+from cnaps.training.checkpoint import load_checkpoint, save_checkpoint
+
+KEPT = 2  # checkpoints: the newest, and the one before it in case the newest is damaged
+
+
+class RunFolder:
+    """Writes and reads the folder of one run; only the main process of a run has one."""
+
+    def __init__(self, path: Path, *, tensorboard: bool = True) -> None:
+        self.path = path
+        self._tensorboard = tensorboard
+        self._lock: IO[bytes] | None = _lock(path)
+        self._metrics: IO[bytes] | None = None
+        self._writer: Any = None
+
+    @classmethod
+    def create(cls, path: str | Path, config: Any, environment: dict[str, Any]) -> RunFolder:
+        """Begin a run in a new or empty folder."""
+        path = Path(path)
+        if (path / "config.json").exists():
+            raise InputError(
+                f"{path} already holds a run: continue it with --resume, or choose another folder"
+            )
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot write to the run folder {path}: {error.strerror or error}") from error
+        run = cls(path, tensorboard=config.tensorboard)
+        write_json(path / "environment.json", environment)
+        write_json(path / "config.json", dataclasses.asdict(config))
+        return run
+
+    def check_environment(self, environment: dict[str, Any]) -> list[str]:
+        """Compare with the environment at the start: other data is refused, other versions are told."""
+        try:
+            old = json.loads((self.path / "environment.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{self.path / 'environment.json'} cannot be read: {error}") from error
+        for name, fingerprint in environment["data"].items():
+            if old.get("data", {}).get(name) != fingerprint:
+                raise CheckpointError(
+                    f"the collection {name} is not the one that the run {self.path} began with"
+                )
+        return [
+            f"{key} was {old.get(key)} and is {value}: the weights may differ by rounding"
+            for key, value in environment.items()
+            if key in ("torch", "threads", "processes", "device") and old.get(key) != value
+        ]
+
+    def log(self, record: dict[str, Any]) -> None:
+        """Append a line to metrics.jsonl and to TensorBoard's events."""
+        # A log grows line by line, so it is not rewritten whole; a torn line is cut off by the next resume.
+        if self._metrics is None:
+            self._metrics = _open(self.path / "metrics.jsonl", "ab")
+        try:
+            self._metrics.write(json.dumps(record).encode() + b"\n")
+            self._metrics.flush()
+        except OSError as error:
+            raise CnapsError(
+                f"cannot write {self.path / 'metrics.jsonl'}: {error.strerror or error}"
+            ) from error
+        writer = self._summary_writer(record["step"])
+        if writer is not None:
+            kind = record["kind"]
+            for key, value in _flat({k: v for k, v in record.items() if k not in ("kind", "step")}):
+                writer.add_scalar(f"{kind}/{key}", value, record["step"])
+
+    def save(self, tensors: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
+        """Write a checkpoint that also knows how long the metrics were, then drop the oldest ones."""
+        if self._metrics is not None:
+            os.fsync(self._metrics.fileno())
+        length = self._metrics.tell() if self._metrics else _size(self.path / "metrics.jsonl")
+        target = self.path / "checkpoints" / f"step-{state['step']:08d}.safetensors"
+        save_checkpoint(target, tensors, {**state, "metrics_bytes": length})
+        for old in checkpoints(self.path)[:-KEPT]:
+            old.unlink(missing_ok=True)
+
+    def cut_metrics(self, length: int) -> None:
+        """Forget what was logged after a checkpoint: those steps are done again."""
+        path = self.path / "metrics.jsonl"
+        if _size(path) > length:
+            with _open(path, "r+b") as file:
+                file.truncate(length)
+
+    def close(self) -> None:
+        """Close every file and give the folder free."""
+        for file in (self._metrics, self._writer, self._lock):
+            if file is not None:
+                file.close()
+        self._metrics = self._writer = self._lock = None
+
+    def _summary_writer(self, step: int) -> Any:
+        if self._writer is None and self._tensorboard:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:  # an optional extra: the metrics and curves are there without it
+                self._tensorboard = False
+                return None
+            # What a killed run wrote beyond its checkpoint is hidden by purge_step.
+            self._writer = SummaryWriter(str(self.path / "tensorboard"), purge_step=step)
+        return self._writer
+
+
+def checkpoints(run: Path) -> list[Path]:
+    """The checkpoints of a run, oldest first."""
+    return sorted((run / "checkpoints").glob("step-*.safetensors"))
+
+
+def latest_checkpoint(run: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
+    """The newest checkpoint of a run, or None before the first one."""
+    files = checkpoints(run)
+    if not files:
+        return None
+    try:
+        return load_checkpoint(files[-1])
+    except CheckpointError as error:
+        advice = f"the one before it, {files[-2].name}" if len(files) > 1 else "the beginning"
+        raise CheckpointError(f"{error}. Remove this file to continue from {advice}.") from error
+
+
+def environment(collections: dict[str, str], *, processes: int, device: str) -> dict[str, Any]:
+    """What a result depends on besides the configuration."""
+    import numpy
+
+    from cnaps import __version__
+
+    return {
+        "cnaps": __version__,
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "platform": platform.platform(),
+        "device": device,
+        "threads": torch.get_num_threads(),
+        "processes": processes,
+        "git": git_revision(),
+        "command": sys.argv,
+        "data": collections,
+    }
+
+
+def git_revision() -> str | None:
+    """The revision of the source tree, with ``+`` if it was changed; None outside of one."""
+    here = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(
+            ["git", *arguments], cwd=here, capture_output=True, text=True, timeout=10, check=True
+        )
+        return done.stdout.strip()
+
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", str(here)) else "")
+    return None
+
+
+def _lock(path: Path) -> IO[bytes]:
+    """Hold the folder for this process; the lock vanishes with the process, however that ends."""
+    file = _open(path / ".lock", "ab")
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:  # no such locks on Windows
+        pass
+    except OSError as error:
+        file.close()
+        raise CnapsError(f"another process is training in {path}; wait for it or stop it first") from error
+    return file
+
+
+def _open(path: Path, mode: str) -> IO[Any]:
+    try:
+        return open(path, mode)
+    except OSError as error:
+        raise CnapsError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, float]]:
+    pairs: list[tuple[str, float]] = []
+    for key, value in values.items():
+        if isinstance(value, dict):
+            pairs += _flat(value, f"{prefix}{key}/")
+        elif isinstance(value, int | float):
+            pairs.append((prefix + key, float(value)))
+    return pairs

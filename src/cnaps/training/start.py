@@ -1,0 +1,122 @@
+"""Starting and resuming runs: from a configuration to a finished run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from cnaps.errors import CheckpointError
+from cnaps.training.config import PretrainConfig, TrainConfig
+from cnaps.training.distributed import World
+from cnaps.training.engine import Job, State, fit
+from cnaps.training.episodic import EpisodicJob
+from cnaps.training.run import RunFolder, environment, latest_checkpoint
+from cnaps.training.settings import build
+
+if TYPE_CHECKING:
+    from cnaps.nn.model import CNAPs
+
+
+def train(config: TrainConfig, folder: str | Path, *, resume: bool = False, device: str = "auto") -> Outcome:
+    """Meta-train in a run folder; what ``cnaps train`` calls.
+
+    Gives the final state and, if a signal ended the run early, its number.
+    """
+    world = World(device=device, precision=config.memory.precision)
+    return _run(config, folder, world, lambda: EpisodicJob(build_model(config), config, world), resume)
+
+
+def pretrain(
+    config: PretrainConfig, folder: str | Path, *, resume: bool = False, device: str = "auto"
+) -> Outcome:
+    """Train theta by full-way classification in a run folder; what ``cnaps pretrain`` calls."""
+    from cnaps.training.pretraining import PretrainingJob
+
+    world = World(device=device)
+    return _run(config, folder, world, lambda: PretrainingJob(config, world), resume)
+
+
+def build_model(config: TrainConfig) -> CNAPs:
+    """The model a run starts from: a saved one, or a new phi around given or bundled backbone weights."""
+    from cnaps.nn.model import CNAPs, ModelConfig, load_model
+
+    torch.manual_seed(config.seed)
+    if config.init.model:
+        return load_model(config.init.model)
+    model = CNAPs(build(ModelConfig, config.model, "model."))
+    if config.init.backbone:
+        load_backbone(model.backbone, config.init.backbone)
+    return model
+
+
+def load_backbone(backbone: torch.nn.Module, source: str) -> None:
+    """Load theta from a safetensors file or from the folder of a ``cnaps pretrain`` run."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    path = Path(source)
+    if path.is_dir():
+        found = [
+            p for p in (path / "backbone.safetensors", path / "best" / "backbone.safetensors") if p.exists()
+        ]
+        if not found:
+            raise CheckpointError(f"init.backbone: {path} holds no backbone.safetensors")
+        path = found[0]
+    try:
+        backbone.load_state_dict(load_file(path))
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"init.backbone: {path} cannot be read ({error})") from error
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"init.backbone: the weights in {path} are of another network: {error}"
+        ) from error
+
+
+Outcome = tuple[State, int | None]
+
+
+def _run(
+    config: TrainConfig | PretrainConfig,
+    folder: str | Path,
+    world: World,
+    make_job: Callable[[], Any],
+    resume: bool,
+) -> Outcome:
+    folder = Path(folder)
+    run: RunFolder | None = None
+    job: Any = None
+    try:
+        # Everything that may be wrong with the configuration shows here, before a folder is made.
+        job = make_job()
+        if world.is_main:
+            facts = environment(job.fingerprints, processes=world.size, device=world.device.type)
+            if resume:
+                run = RunFolder(folder, tensorboard=config.tensorboard)
+                for change in run.check_environment(facts):
+                    print(f"note: {change}")
+            else:
+                run = RunFolder.create(folder, config, facts)
+        world.wait()
+        saved = latest_checkpoint(folder) if resume else None  # read by each rank: all of them see the folder
+        if run is not None:
+            run.cut_metrics(saved[1]["metrics_bytes"] if saved else 0)
+        world.wait()
+        checked: Job = job
+        return fit(
+            checked,
+            world,
+            run,
+            validate_every=job.validate_every,
+            checkpoint_every=config.checkpoint_every,
+            rule=config.validation_rule,
+            saved=saved,
+        )
+    finally:
+        if job is not None:
+            job.close()
+        if run is not None:
+            run.close()
+        world.close()

@@ -1,0 +1,85 @@
+"""The stream of training tasks: collections, each with its split, as a function of (seed, index)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import overload
+
+import numpy as np
+import torch
+
+from cnaps.data.collection import Collection
+from cnaps.episodes import Limits, Sampler, TaskDescription
+from cnaps.errors import InputError
+from cnaps.training.config import Tasks, TrainConfig, Validation
+
+SPLITS = ("train", "valid", "test", "all")
+
+
+def open_collections(entries: Iterable[str], default_split: str) -> list[tuple[Collection, str | None]]:
+    """Open ``path`` or ``path:split`` entries; the split ``all`` means every class and becomes None."""
+    opened: list[tuple[Collection, str | None]] = []
+    for entry in entries:
+        path, colon, split = entry.rpartition(":")
+        if not colon or split not in SPLITS:
+            path, split = entry, default_split
+        collection = Collection.open(path)
+        if collection.name in {other.name for other, _ in opened}:
+            raise InputError(f"the collection {collection.name} ({entry}) is given twice")
+        opened.append((collection, None if split == "all" else split))
+    return opened
+
+
+class TaskStream(Sequence[TaskDescription]):
+    """Training tasks 0, 1, 2, ...: first a collection at random, then a task of its split."""
+
+    def __init__(self, sets: Sequence[tuple[Collection, str | None]], tasks: Tasks, seed: int) -> None:
+        limits = Limits(
+            min_ways=tasks.min_ways,
+            max_ways=tasks.max_ways,
+            max_context=tasks.max_context,
+            max_targets_per_class=tasks.max_targets_per_class,
+            max_context_per_class=tasks.max_context_per_class,
+        )
+        fixed = {"ways": tasks.ways, "shots": tasks.shots, "targets": tasks.targets}
+        self._seed, self._total = seed, tasks.total
+        self._samplers = [
+            Sampler([collection], split, limits=limits, seed=seed, hierarchy=tasks.hierarchy, **fixed)
+            for collection, split in sets
+        ]
+
+    def __len__(self) -> int:
+        return self._total
+
+    @overload
+    def __getitem__(self, index: int) -> TaskDescription: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[TaskDescription]: ...
+    def __getitem__(self, index: int | slice) -> TaskDescription | list[TaskDescription]:
+        """The description of a task; a pure function of the seed and the index."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._total))]
+        if not 0 <= index < self._total:
+            raise IndexError(index)
+        draw = np.random.default_rng((self._seed, index, 1)).random()
+        return self._samplers[int(draw * len(self._samplers))].describe(index)
+
+
+def validation_sampler(collection: Collection, split: str | None, config: TrainConfig) -> Sampler:
+    """The tasks of a validation set: larger than those of training, and always the same ones."""
+    v: Validation = config.validation
+    tasks = config.tasks
+    limits = Limits(
+        min_ways=min(tasks.min_ways, v.max_ways),
+        max_ways=v.max_ways,
+        max_context=v.max_context,
+        max_targets_per_class=v.max_targets_per_class,
+    )
+    fixed = {"ways": tasks.ways, "shots": tasks.shots, "targets": tasks.targets}
+    return Sampler([collection], split, limits=limits, seed=v.seed, hierarchy=tasks.hierarchy, **fixed)
+
+
+def task_generator(seed: int, index: int) -> torch.Generator:
+    """The generator of everything random in one task; so no generator's state outlives a task."""
+    state = np.random.SeedSequence((seed, index, 2)).generate_state(1, np.uint64)[0]
+    return torch.Generator().manual_seed(int(state >> 1))
