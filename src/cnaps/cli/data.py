@@ -1,0 +1,149 @@
+"""``cnaps data``: prepare collections and look at them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from cnaps.data.collection import Collection
+
+app = typer.Typer(no_args_is_help=True, help="Prepare collections of images, and look at them.")
+
+
+def register(root: typer.Typer) -> None:
+    """Add the commands to the root."""
+    root.add_typer(app, name="data")
+
+
+@app.command()
+def prepare(
+    name: Annotated[str, typer.Argument(help="The data set, or folder, huggingface, meta-dataset-records.")],
+    source: Annotated[
+        Path, typer.Argument(help="Where the downloaded files are: a folder, an archive, a CSV.")
+    ],
+    dest: Annotated[Path, typer.Argument(help="The folder of the new collection.")],
+    size: Annotated[int, typer.Option(help="Images are shrunk to at most this many pixels a side.")] = 84,
+    splits: Annotated[
+        str | None,
+        typer.Option(
+            help="published, random (by class), train, valid, test (all in one), none, or a JSON file {split: [classes]}."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The seed of random splits.")] = 0,
+    collection: Annotated[
+        str | None, typer.Option("--name", help="The collection's name, if not that of the data set.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes; one a processor if not given.")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="A broken image is an error.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a collection that differs.")
+    ] = False,
+) -> None:
+    """Make a collection from a data set as its publisher ships it, or from your own folders.
+
+    An interrupted preparation continues when it is run again; running it twice changes nothing.
+    """
+    from cnaps.data.prepare import prepare as run
+
+    done = run(
+        name,
+        source,
+        dest,
+        size=size,
+        name=collection,
+        splits=splits,
+        seed=seed,
+        workers=workers,
+        strict=strict,
+        overwrite=overwrite,
+    )
+    made = done.collection
+    typer.echo(f"{dest}: {summary(made)}" + (" (was there already)" if done.unchanged else ""))
+    for key, reason in made.broken[:10]:
+        typer.echo(f"  broken: {key}: {reason}", err=True)
+    if len(made.broken) > 10:
+        typer.echo(f"  ... {len(made.broken)} broken images in all; `cnaps data show` lists them", err=True)
+
+
+@app.command("list")
+def list_(
+    folder: Annotated[Path | None, typer.Argument(help="A folder of collections.")] = None,
+) -> None:
+    """List the data sets that can be prepared, or the collections in a folder."""
+    if folder is None:
+        from cnaps.data.readers import readers
+
+        for reader in readers().values():
+            typer.echo(f"{reader.name:21}{reader.title}")
+        return
+    from cnaps.data.collection import find_collections
+
+    for collection in find_collections(folder):
+        typer.echo(f"{collection.name:21}{summary(collection)}")
+
+
+@app.command()
+def show(
+    dest: Annotated[Path, typer.Argument(help="A collection.")],
+    sheet: Annotated[Path | None, typer.Option(help="The picture to write; DEST.png if not given.")] = None,
+) -> None:
+    """Show counts, splits and broken images of a collection, and write a contact sheet of it as PNG."""
+    from cnaps.data.collection import Collection
+    from cnaps.data.contact_sheet import write_contact_sheet
+
+    collection = Collection.open(dest)
+    counts = collection.counts
+    sheet = sheet or dest.resolve().with_name(f"{dest.resolve().name}.png")
+    write_contact_sheet(collection, sheet)
+    typer.echo(f"{collection.name}: {summary(collection)}")
+    typer.echo(
+        f"  images a class   {counts.min()} to {counts.max()}, {len(collection) / len(counts):.1f} on average"
+    )
+    for split, classes in collection.splits.items():
+        typer.echo(f"  {split:17}{len(classes)} classes, {int(counts[classes].sum())} images")
+    if collection.hierarchy:
+        kind = collection.hierarchy["kind"]
+        groups = collection.hierarchy["groups" if kind == "alphabets" else "nodes"]
+        typer.echo(f"  hierarchy        {len(groups)} {kind if kind == 'alphabets' else 'nodes of WordNet'}")
+    typer.echo(f"  source           {collection.source or 'not known'}")
+    typer.echo(f"  licence          {collection.licence or 'not known'}")
+    typer.echo(f"  fingerprint      {collection.fingerprint}")
+    typer.echo(f"  contact sheet    {sheet}")
+    for key, reason in collection.broken:
+        typer.echo(f"  broken           {key}: {reason}")
+
+
+@app.command()
+def doctor(
+    folder: Annotated[Path, typer.Argument(help="The folder of collections and downloads.")],
+) -> None:
+    """Tell which of Meta-Dataset's data sets are ready, and which files are missing and where they are published."""
+    from cnaps.data.doctor import examine
+
+    marks = {"ready": "green", "downloaded": "yellow", "damaged": "red", "missing": "red"}
+    findings = examine(folder)
+    for finding in findings:
+        typer.secho(f"{finding.state:12}", fg=marks[finding.state], nl=False)
+        typer.echo(f"{finding.name:14}{finding.note}")
+        for part in finding.missing:
+            typer.echo(f"{'':12}{'':14}{part.pattern}  <-  {part.url}")
+    ready = sum(finding.state == "ready" for finding in findings)
+    typer.echo(f"{ready} of {len(findings)} data sets are ready in {folder}")
+
+
+def summary(collection: Collection) -> str:
+    """One line about a collection."""
+    parts = [
+        f"{len(collection.classes):,} classes",
+        f"{len(collection):,} images of {collection.size} pixels",
+    ]
+    if collection.splits:
+        parts.append(" / ".join(f"{len(classes)} {split}" for split, classes in collection.splits.items()))
+    if collection.broken:
+        parts.append(f"{len(collection.broken):,} broken")
+    return ", ".join(parts)

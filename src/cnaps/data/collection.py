@@ -1,0 +1,305 @@
+"""A collection: images of many classes in one memory-mapped Arrow file, found by class and by row.
+
+A collection is a folder with two files. ``collection.json`` holds name, classes, counts, splits and so on;
+``images.arrow`` holds a row an image, encoded, sorted by class, so that a class is a range of rows. Opening
+reads the first and maps the second: neither time nor memory depends on the number of images.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from cnaps.data.images import ImageLike, decode, encode, load_image
+from cnaps.errors import DataError, InputError
+from cnaps.files import atomic_folder, write_json
+from cnaps.runtime import cpu_count
+
+if TYPE_CHECKING:
+    import torch
+
+FORMAT = 1
+METADATA, IMAGES = "collection.json", "images.arrow"
+BATCH_ROWS = 1024
+SCHEMA = pa.schema([("image", pa.large_binary()), ("key", pa.large_string())])
+ENCODED = pa.schema([*SCHEMA, ("class", pa.int32()), ("digest", pa.binary(16))])
+
+
+@dataclass(frozen=True)
+class Description:
+    """What is known of a collection besides its images; class indices refer to ``classes``."""
+
+    name: str
+    size: int
+    classes: Sequence[str]
+    splits: dict[str, list[int]] = field(default_factory=dict)
+    hierarchy: dict[str, Any] | None = None
+    source: str = ""
+    licence: str = ""
+
+
+class Collection:
+    """A prepared collection, opened for reading; cheap to open, safe to share, pickled by its path.
+
+    ``rows`` are global image indices and the images of a class are contiguous::
+
+        birds = Collection.open("collections/cu_birds")
+        images = birds.read(birds.rows(0)[:5], size=84)  # uint8 (5, 3, 84, 84)
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        metadata = self.path / METADATA
+        try:
+            held = json.loads(metadata.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise DataError(
+                f"{self.path} is not a collection (it has no {METADATA}); make one with `cnaps data prepare`"
+            ) from error
+        except (OSError, ValueError) as error:
+            raise DataError(f"{metadata} is damaged ({error}); prepare the collection again") from error
+        try:
+            if held["format"] > FORMAT:
+                raise DataError(
+                    f"{self.path} was written by a newer version of cnaps; update cnaps to read it"
+                )
+            self.name: str = held["name"]
+            self.size: int = held["size"]
+            self.classes: list[str] = held["classes"]
+            self.counts = np.array(held["counts"], dtype=np.int64)
+            self.splits: dict[str, list[int]] = held["splits"]
+            self.hierarchy: dict[str, Any] | None = held["hierarchy"]
+            self.source: str = held["source"]
+            self.licence: str = held["licence"]
+            self.fingerprint: str = held["fingerprint"]
+            self.broken: list[list[str]] = held["broken"]
+            self.prepared_from: str = held["prepared_from"]
+            self.offsets = np.concatenate([[0], np.cumsum(self.counts)])
+            self._batch_offsets = np.concatenate([[0], np.cumsum(held["batches"])]).astype(np.int64)
+            whole = (self.path / IMAGES).stat().st_size == held["bytes"]
+        except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError(f"{self.path} is damaged ({error!r}); prepare the collection again") from error
+        if not whole or self._batch_offsets[-1] != self.offsets[-1] or len(self.counts) != len(self.classes):
+            raise DataError(f"{self.path / IMAGES} is damaged (cut short?); prepare the collection again")
+        self._reader = _map(self.path / IMAGES)
+
+    @classmethod
+    def open(cls, path: str | Path) -> Collection:
+        """Open the collection in the folder ``path``."""
+        return cls(path)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Collection, (self.path,)
+
+    def __len__(self) -> int:
+        return int(self.offsets[-1])
+
+    def __repr__(self) -> str:
+        return f"Collection({self.name!r}, {len(self.classes)} classes, {len(self)} images)"
+
+    def rows(self, class_index: int) -> range:
+        """The rows of a class."""
+        return range(int(self.offsets[class_index]), int(self.offsets[class_index + 1]))
+
+    def class_of(self, rows: Sequence[int]) -> np.ndarray:
+        """The class index of each row."""
+        return np.searchsorted(self.offsets, np.asarray(rows), side="right") - 1
+
+    def keys(self, rows: Sequence[int]) -> list[str]:
+        """The identity of each image: its name in the original data set."""
+        return [column[index].as_py() for column, index in self._cells(rows, "key")]
+
+    def read(self, rows: Sequence[int], size: int | None = None, threads: int | None = None) -> torch.Tensor:
+        """Decode images, in parallel threads: uint8 (N, 3, S, S), S = ``size`` or the collection's size.
+
+        The memory lies in channels-last order.
+        """
+        import torch
+
+        side = size or self.size
+        out = np.empty((len(rows), side, side, 3), dtype=np.uint8)  # (N, S, S, 3)
+        cells = list(self._cells(rows, "image"))
+
+        def fill(chunk: range) -> None:
+            for position in chunk:
+                column, index = cells[position]
+                try:
+                    out[position] = decode(column[index].as_buffer(), side)
+                except Exception as error:  # a damaged file makes decoders raise almost anything
+                    raise DataError(
+                        f"image {rows[position]} of {self.path} is damaged ({error}); prepare it again"
+                    ) from error
+
+        count = threads or cpu_count()
+        if count == 1 or len(rows) < 8:
+            fill(range(len(rows)))
+        else:
+            step = max(4, -(-len(rows) // (4 * count)))
+            list(
+                _pool(count).map(
+                    fill, [range(i, min(i + step, len(rows))) for i in range(0, len(rows), step)]
+                )
+            )
+        return torch.from_numpy(out).permute(0, 3, 1, 2)  # (N, 3, S, S)
+
+    def _cells(self, rows: Sequence[int], column: str) -> Iterator[tuple[Any, int]]:
+        indices = np.asarray(rows, dtype=np.int64)
+        if indices.size and (indices.min() < 0 or indices.max() >= len(self)):
+            raise InputError(f"{self.name} has rows 0..{len(self) - 1}, not {indices.min()}..{indices.max()}")
+        batches = np.searchsorted(self._batch_offsets, indices, side="right") - 1
+        columns = {int(b): self._reader.get_batch(int(b)).column(column) for b in np.unique(batches)}
+        for row, batch in zip(indices.tolist(), batches.tolist(), strict=True):
+            yield columns[batch], row - int(self._batch_offsets[batch])
+
+
+def find_collections(folder: str | Path) -> list[Collection]:
+    """The collections in a folder, sorted by name; or the folder itself where it is one."""
+    folder = Path(folder)
+    if (folder / METADATA).exists():
+        return [Collection.open(folder)]
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not a folder")
+    return [Collection.open(path.parent) for path in sorted(folder.glob(f"[!.]*/{METADATA}"))]
+
+
+def write_collection(
+    dest: str | Path,
+    *,
+    name: str,
+    classes: Sequence[str],
+    examples: Iterable[tuple[int, str, ImageLike]],
+    size: int,
+    splits: dict[str, list[int]] | None = None,
+    hierarchy: dict[str, Any] | None = None,
+    source: str = "",
+    licence: str = "",
+) -> Collection:
+    """Write images as a collection and open it; an example is (class index, key, image), sorted by class.
+
+    Classes without an image are left out. The finished folder appears at once, or not at all.
+    """
+
+    def shards() -> Iterator[pa.RecordBatch]:
+        rest = iter(examples)
+        while some := list(itertools.islice(rest, BATCH_ROWS)):
+            yield encoded_batch(
+                [(index, key, *encode(load_image(image), size)) for index, key, image in some]
+            )
+
+    about = Description(name, size, classes, splits or {}, hierarchy, source, licence)
+    assemble(dest, about, shards())
+    return Collection.open(dest)
+
+
+def encoded_batch(rows: Sequence[tuple[int, str, bytes, bytes]]) -> pa.RecordBatch:
+    """Rows (class index, key, encoded image, digest of its pixels) as Arrow."""
+    classes, keys, images, digests = zip(*rows, strict=True) if rows else ((), (), (), ())
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(column, kind.type)
+            for column, kind in zip((images, keys, classes, digests), ENCODED, strict=True)
+        ],
+        schema=ENCODED,
+    )
+
+
+def assemble(
+    dest: str | Path,
+    about: Description,
+    shards: Iterable[pa.RecordBatch],
+    broken: Sequence[tuple[str, str]] = (),
+    prepared_from: str = "",
+) -> None:
+    """Write the collection of already encoded batches; ``broken`` lists what was left out, and why.
+
+    The fingerprint covers pixels, keys, classes, splits and hierarchy: what a task depends on, wherever and
+    from whichever copy of the files the collection was prepared.
+    """
+    counts = np.zeros(len(about.classes), dtype=np.int64)
+    batches: list[int] = []
+    content = hashlib.blake2b(digest_size=16)
+    last = 0
+    with atomic_folder(dest) as folder:
+        with pa.OSFile(str(folder / IMAGES), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
+            for shard in shards:
+                if shard.num_rows == 0:
+                    continue
+                indices = shard.column("class").to_numpy()
+                if indices[0] < last or (np.diff(indices) < 0).any():
+                    raise InputError("the examples of a collection must be sorted by class")
+                last = indices[-1]
+                counts += np.bincount(indices, minlength=len(counts))
+                for key, digest in zip(shard.column("key"), shard.column("digest"), strict=True):
+                    content.update(json.dumps(key.as_py()).encode() + digest.as_py())
+                writer.write_batch(shard.select(SCHEMA.names))
+                batches.append(shard.num_rows)
+        if not batches:
+            why = f"; {broken[0][0]}: {broken[0][1]}" if broken else ""
+            raise DataError(f"there is no readable image to put into {dest}{why}")
+        kept = _without_empty(about, counts)
+        core = {
+            "format": FORMAT,
+            "name": kept.name,
+            "size": kept.size,
+            "classes": list(kept.classes),
+            "counts": counts[counts > 0].tolist(),
+            "splits": kept.splits,
+            "hierarchy": kept.hierarchy,
+        }
+        content.update(json.dumps(core, sort_keys=True).encode())
+        rest = {
+            "source": kept.source,
+            "licence": kept.licence,
+            "fingerprint": content.hexdigest(),
+            "prepared_from": prepared_from,
+            "batches": batches,
+            "bytes": (folder / IMAGES).stat().st_size,
+            "broken": list(broken),
+        }
+        write_json(folder / METADATA, core | rest)
+
+
+def _without_empty(about: Description, counts: np.ndarray) -> Description:
+    """Leave out classes without an image and number the others anew, everywhere."""
+    kept = np.flatnonzero(counts > 0).tolist()
+    if len(kept) == len(counts):
+        return about
+    new = {old: index for index, old in enumerate(kept)}
+
+    def renumber(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: renumber(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [new[old] for old in value if old in new]
+        return value
+
+    return replace(
+        about,
+        classes=[about.classes[old] for old in kept],
+        splits=renumber(about.splits),
+        hierarchy=renumber(about.hierarchy),
+    )
+
+
+def _map(path: Path) -> pa.ipc.RecordBatchFileReader:
+    try:
+        return pa.ipc.open_file(pa.memory_map(str(path)))
+    except (OSError, pa.ArrowInvalid) as error:
+        raise DataError(f"{path} is damaged ({error}); prepare the collection again") from error
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="decode")
