@@ -1,0 +1,47 @@
+"""The ``cnaps`` command: one module a group of commands, everything heavy imported where it is used."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import typer
+
+app = typer.Typer(
+    name="cnaps",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Few-shot image classification that adapts in one forward pass.",
+)
+
+# Each module has a function register(app) that adds its commands; order here is the order in --help.
+MODULES = ("data", "tasks", "train", "weights")
+
+for _module in MODULES:
+    importlib.import_module(f"cnaps.cli.{_module}").register(app)
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: bool = typer.Option(False, "--version", help="Print the version and leave.")) -> None:
+    if version:
+        from cnaps import __version__
+
+        typer.echo(f"cnaps {__version__}")
+        raise typer.Exit
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; a mistake of the user ends with one sentence and exit code 2."""
+    from cnaps.errors import CnapsError
+
+    try:
+        app(args=arguments)
+    except CnapsError as error:
+        typer.secho(f"error: {error}", fg="red", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.secho("interrupted", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(141)

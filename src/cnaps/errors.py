@@ -1,0 +1,23 @@
+"""Errors meant for people: what is wrong, with which file or value, and what to do.
+
+Everything a user can cause is a :class:`CnapsError`; the command line prints its text without a traceback.
+Any other exception is a bug.
+"""
+
+from __future__ import annotations
+
+
+class CnapsError(Exception):
+    """The base of all errors that a user can cause and mend."""
+
+
+class InputError(CnapsError, ValueError):
+    """A value given by the caller does not fit: an image tensor, a label, an option."""
+
+
+class DataError(CnapsError, ValueError):
+    """A data set, collection, archive, manifest or image file is missing or damaged."""
+
+
+class CheckpointError(CnapsError, ValueError):
+    """A model, task or training file is missing, damaged or does not fit."""

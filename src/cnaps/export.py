@@ -1,0 +1,44 @@
+"""Adapted networks as ONNX files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from cnaps.errors import CnapsError
+from cnaps.files import atomic_path
+
+
+def export_onnx(
+    network: nn.Module,
+    path: str | os.PathLike[str],
+    image_size: int,
+    *,
+    metadata: Mapping[str, str] | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    """Write a network (batch, 3, S, S) -> (batch, C) with a free batch dimension."""
+    try:
+        import onnx
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise CnapsError("exporting needs two more packages: pip install 'cnaps[export]'") from error
+    example = torch.zeros(2, 3, image_size, image_size, dtype=dtype)
+    batch = torch.export.Dim("batch", min=1)
+    with atomic_path(path) as temporary, torch.no_grad():
+        program = torch.onnx.export(
+            network,
+            (example,),
+            dynamo=True,
+            input_names=["images"],
+            output_names=["logits"],
+            dynamic_shapes=({0: batch},),
+            verbose=False,
+        )
+        model = program.model_proto  # type: ignore[union-attr]
+        for key, value in (metadata or {}).items():
+            model.metadata_props.add(key=key, value=value)
+        onnx.save(model, temporary)

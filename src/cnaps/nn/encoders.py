@@ -1,0 +1,130 @@
+"""Permutation-invariant encoders: g of the whole context, and one for each stage's activations.
+
+z_G is `task_embedding`, z_AR is what a stage encoder returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+
+class DenseResidual(nn.Linear):
+    """x -> W x + b + x."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., C) -> (..., C)."""
+        return super().forward(x) + x
+
+
+class SetEncoder(nn.Module):
+    """g: five times [3x3 convolution, norm, ReLU, 2x2 max-pool], pooled over the map: a row for each image.
+
+    z_G is the mean of these rows. With `norm="context"` the norms use the statistics of the whole context set,
+    at test time too, as the published weights need it; with `norm="none"` rows do not depend on each other.
+    `image_size` shrinks the images first: what a set is about shows in small pictures too.
+    """
+
+    def __init__(
+        self, width: int = 64, *, depth: int = 5, norm: str = "context", image_size: int | None = None
+    ) -> None:
+        super().__init__()
+        self.image_size = image_size
+        self.convs = nn.ModuleList(
+            nn.Conv2d(3 if i == 0 else width, width, 3, padding=1) for i in range(depth)
+        )
+        self.norms = nn.ModuleList(
+            nn.BatchNorm2d(width, track_running_stats=False) for _ in range(depth if norm == "context" else 0)
+        )
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def forward(self, images: Tensor, chunk_size: int | None = None, recompute: bool = False) -> Tensor:
+        """(N, 3, H, W) -> (N, width)."""
+        if self.image_size is not None and images.shape[-1] > self.image_size:
+            images = F.interpolate(images, (self.image_size, self.image_size), mode="area")
+        images = images.contiguous(memory_format=torch.channels_last)
+        chunks = list(images.split(chunk_size or len(images)))
+        for layer, conv in enumerate(self.convs):
+            norm = self.norms[layer] if len(self.norms) else None
+            chunks = self._layer(chunks, conv, norm, recompute)  # type: ignore[arg-type]
+        return torch.cat([chunk.mean((2, 3)) for chunk in chunks])
+
+    @staticmethod
+    def _layer(
+        chunks: list[Tensor], conv: nn.Conv2d, norm: nn.BatchNorm2d | None, recompute: bool
+    ) -> list[Tensor]:
+        if norm is None:
+            return [F.relu(F.max_pool2d(conv(chunk), 2)) for chunk in chunks]
+        # Norm and ReLU rise with their input where gamma is positive, so they commute with the max-pool, on a
+        # quarter of the numbers; where gamma is negative, the sign goes into the convolution. Its bias cancels.
+        sign = torch.where(norm.weight.detach() < 0, -1.0, 1.0)
+        weight = conv.weight * sign[:, None, None, None]
+        pooled, counts, means, variances = [], [], [], []
+        for i, chunk in enumerate(chunks):
+            run = (chunk, weight)
+            result = checkpoint(_filter, *run, use_reentrant=False) if recompute else _filter(*run)
+            chunks[i] = chunk[:0]  # free what is no longer needed
+            pooled.append(result[0])
+            means.append(result[1])
+            variances.append(result[2])
+            counts.append(chunk.shape[0])
+        mean, variance = _combine(counts, means, variances)
+        scale = norm.weight.abs() * torch.rsqrt(variance + norm.eps)
+        shift = norm.bias - mean * scale
+        return [F.relu(torch.addcmul(shift[:, None, None], p, scale[:, None, None])) for p in pooled]
+
+
+def _filter(chunk: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Max-pooled convolution, and mean and variance of the convolution for each channel."""
+    filtered = F.conv2d(chunk, weight, padding=1)
+    variance, mean = torch.var_mean(filtered, (0, 2, 3), correction=0)
+    return F.max_pool2d(filtered, 2), mean, variance
+
+
+def _combine(
+    counts: Sequence[int], means: Sequence[Tensor], variances: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance of a whole from those of its parts."""
+    share = torch.tensor(counts, dtype=means[0].dtype, device=means[0].device)[:, None] / sum(counts)
+    each = torch.stack(list(means))  # (chunks, C)
+    mean = (share * each).sum(0)
+    return mean, (share * (torch.stack(list(variances)) + (each - mean) ** 2)).sum(0)
+
+
+class StageEncoder(nn.Module):
+    """Pooled activations of the context at one depth -> z_AR for the stage that follows.
+
+    With `spread`, the summary holds beside the mean how far images lie apart within classes and how far the
+    classes lie apart: which directions tell the classes of this task from each other.
+    """
+
+    def __init__(self, inputs: int, width: int, *, spread: bool = False) -> None:
+        super().__init__()
+        self.spread = spread
+        self.each = nn.Sequential(
+            nn.Linear(inputs, width),
+            nn.ReLU(),
+            DenseResidual(width, width),
+            nn.ReLU(),
+            DenseResidual(width, width),
+            nn.ReLU(),
+            DenseResidual(width, width),
+        )
+        self.all = nn.Sequential(nn.Linear(3 * width if spread else width, width), nn.ReLU())
+
+    def forward(self, pooled: Tensor, labels: Tensor) -> Tensor:
+        """(N, C_in), class indices (N,) -> (width,)."""
+        encoded = self.each(pooled)  # (N, width)
+        mean = encoded.mean(0)
+        if not self.spread:
+            return self.all(mean)
+        ways = int(labels.max()) + 1
+        sums = encoded.new_zeros(ways, encoded.shape[1]).index_add(0, labels, encoded)
+        centres = sums / torch.bincount(labels, minlength=ways).clamp_min(1)[:, None]
+        within = ((encoded - centres[labels]) ** 2).mean(0)
+        between = ((centres[labels] - mean) ** 2).mean(0)
+        return self.all(torch.cat([mean, (within + 1e-6).sqrt(), (between + 1e-6).sqrt()]))

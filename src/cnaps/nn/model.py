@@ -1,0 +1,351 @@
+"""CNAPs: `adapt` reads a context set once and returns an `Adapted`, the classifier of that task.
+
+Names of the paper: theta is `CNAPs.backbone`, phi everything else; psi_f is `Adapted.film`, psi_w the classifier
+that the head makes; z_G is `Adapted.task_embedding`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from cnaps.errors import InputError
+from cnaps.nn.adaptation import FilmAdaptation
+from cnaps.nn.backbones import Backbone, create_backbone
+from cnaps.nn.backbones.base import pool
+from cnaps.nn.checks import check_images, check_labels
+from cnaps.nn.context import Context
+from cnaps.nn.encoders import SetEncoder
+from cnaps.nn.film import Film, SiteFilm, bind, fold
+from cnaps.nn.heads import Head, create_head
+from cnaps.nn.statistics import ClassStatistics
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+ADAPTATIONS = ("none", "film", "film+ar")
+DEFAULT_CHUNK = 32  # images a chunk without gradients: large enough to be fast, small enough to stay in cache
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Everything that decides the shape of a model; `preset` gives the two readings of the paper."""
+
+    backbone: str = "resnet18"
+    adaptation: str = "film+ar"  # none | film | film+ar
+    head: str = "linear"  # linear | mahalanobis | cosine
+    features: str = "last"  # last: the pooled last stage; all: the pooled outputs of all stages, side by side
+    bias_width: int | None = (
+        None  # hidden width of the linear head's bias network; None: that of the features
+    )
+    embedding_size: int = 64  # of z_G; 0: no set encoder
+    set_encoder_norm: str = "context"  # context: statistics of the context set; none
+    set_encoder_size: int | None = None  # shrink images to this size for the set encoder
+    generator_width: int | None = None  # None: as wide as the stage
+    spread: bool = False  # stage encoders also see the spread within and between classes
+    image_size: int | None = None  # None: what the backbone prefers
+    backbone_norm: str = (
+        "running"  # running | batch: what the backbone's batch norms use (batch: joint training)
+    )
+
+    @classmethod
+    def preset(cls, name: str) -> ModelConfig:
+        """`reference` (as the published weights have it) or `paper` (as its tables have it).
+
+        >>> ModelConfig.preset("reference").bias_width
+        1
+        """
+        if name == "reference":
+            return cls(bias_width=1)
+        if name == "paper":
+            return cls(backbone="resnet18-paper")
+        raise InputError(f"no preset named {name!r}; there are: reference, paper")
+
+
+class CNAPs(nn.Module):
+    """A frozen backbone, the networks that adapt it to a task, and a head.
+
+    >>> import torch
+    >>> model = CNAPs(ModelConfig.preset("reference"))
+    >>> images, labels = torch.rand(6, 3, 84, 84) * 2 - 1, torch.tensor([3, 3, 5, 5, 9, 9])
+    >>> with torch.no_grad():
+    ...     adapted = model.adapt(images, labels)
+    >>> adapted.classes.tolist(), tuple(adapted.logits(images).shape), len(adapted.film)
+    ([3, 5, 9], (6, 3), 7680)
+    """
+
+    def __init__(self, config: ModelConfig | None = None, backbone: Backbone | None = None) -> None:
+        super().__init__()
+        self.config = config = config or ModelConfig()
+        _check_config(config)
+        self.backbone = backbone if backbone is not None else create_backbone(config.backbone)
+        self.backbone.requires_grad_(False)
+        self.set_encoder: SetEncoder | None = None
+        if config.embedding_size:
+            self.set_encoder = SetEncoder(
+                config.embedding_size, norm=config.set_encoder_norm, image_size=config.set_encoder_size
+            )
+        self.adaptation: FilmAdaptation | None = None
+        if config.adaptation != "none":
+            self.adaptation = FilmAdaptation(
+                self.backbone.channels,
+                self.backbone.site_channels,
+                autoregressive=config.adaptation == "film+ar",
+                embedding_size=config.embedding_size,
+                width=config.generator_width,
+                spread=config.spread,
+            )
+        stages = self.backbone.channels[1:] if config.features == "all" else self.backbone.channels[-1:]
+        self.head: Head = create_head(config.head, stages, config.bias_width)
+        self.train(False)
+
+    @property
+    def image_size(self) -> int:
+        """The side in pixels at which images are best given."""
+        return self.config.image_size or self.backbone.image_size
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model lives."""
+        return next(self.backbone.parameters()).device
+
+    def train(self, mode: bool = True) -> CNAPs:
+        """Training mode for phi; the backbone's norms stay as they are unless it is trained jointly."""
+        super().train(mode)
+        if self.config.backbone_norm == "running":
+            self.backbone.eval()
+        return self
+
+    def phi_parameters(self) -> Iterator[nn.Parameter]:
+        """Every learned number but the backbone's."""
+        for name, parameter in self.named_parameters():
+            if not name.startswith("backbone."):
+                yield parameter
+
+    def regularization(self) -> Tensor:
+        """The sum of R^2 over all FiLM generators."""
+        if self.adaptation is None:
+            return torch.zeros((), device=self.device)
+        return self.adaptation.regularization()
+
+    def preprocess(self, pixels: Tensor) -> Tensor:
+        """Pixels of 0..255 (N, 3, H, W) as the backbone wants them."""
+        return self.backbone.normalisation(pixels.to(self.device))
+
+    def fingerprint(self) -> str:
+        """A hash of the configuration and of every weight: two models with the same one answer alike."""
+        from cnaps.checkpoints import fingerprint
+
+        return fingerprint(self)
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write the model to a folder (safetensors and a readable config); `cnaps.load_model` reads it."""
+        from cnaps.checkpoints import save_model
+
+        save_model(self, folder)
+
+    def adapt(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        *,
+        chunk_size: int | None = None,
+        lite: int | None = None,
+        generator: torch.Generator | None = None,
+        checkpoint: bool = False,
+    ) -> Adapted:
+        """Read the context set, float images (N, 3, H, W) and any integer labels (N,), and become its classifier.
+
+        The result does not depend on the order of the context, nor on `chunk_size` (to rounding). For training:
+        `lite` lets gradients through a random subset only, `checkpoint` recomputes activations on the way back.
+        """
+        check_images(images, "context images", self.backbone.min_image_size)
+        classes, index = check_labels(labels, len(images))
+        return self._adapt(images, classes, index, None, 0, chunk_size, lite, generator, checkpoint)
+
+    def _adapt(
+        self,
+        images: Tensor,
+        classes: Tensor,
+        index: Tensor,
+        earlier_embedding: Tensor | None,
+        earlier_images: int,
+        chunk_size: int | None = None,
+        lite: int | None = None,
+        generator: torch.Generator | None = None,
+        checkpoint: bool = False,
+    ) -> Adapted:
+        images = images.to(self.device).contiguous(memory_format=torch.channels_last)
+        index = index.to(self.device)
+        if chunk_size is None and (lite is not None or not torch.is_grad_enabled()):
+            chunk_size = DEFAULT_CHUNK
+        if self.config.backbone_norm == "batch":
+            chunk_size = len(images)
+        embedding = torch.zeros(0, device=self.device)
+        if self.set_encoder is not None:
+            embedding = self.set_encoder(images, chunk_size, checkpoint or lite is not None).mean(0)
+            if earlier_embedding is not None:  # the running mean over everything seen so far
+                share = len(images) / (len(images) + earlier_images)
+                embedding = share * embedding + (1 - share) * earlier_embedding.to(embedding)
+        stages = len(self.backbone.stages)
+        context = Context(
+            images,
+            chunk_size=chunk_size,
+            readouts=stages + 1,
+            lite=lite,
+            generator=generator,
+            recompute=checkpoint,
+        )
+        context.run(self._stem())
+        film: list[tuple[SiteFilm, ...]] = []
+        features = []
+        for stage in range(stages):
+            if self.adaptation is not None:
+                pooled = context.readout(stage) if self.adaptation.autoregressive else None
+                film.append(self.adaptation.stage_film(stage, embedding, pooled, index))
+            context.run(self._stage(stage, film[stage] if film else None))
+            if self.config.features == "all" or stage == stages - 1:
+                features.append(context.readout(stages))
+        embedded = self.head.embed(torch.cat(features, 1))
+        statistics = ClassStatistics.of(embedded, index, len(classes), scatter=self.head.needs_scatter)
+        return Adapted(self, Film(tuple(film)), classes, statistics, embedding, len(images) + earlier_images)
+
+    def _stem(self) -> nn.Module:
+        if torch.is_grad_enabled() or self.config.backbone_norm == "batch":
+            return self.backbone.stem
+        return fold(self.backbone.stem, self.backbone.stem_pairs)
+
+    def _stage(self, stage: int, film: tuple[SiteFilm, ...] | None) -> nn.Module:
+        """One stage with a task's FiLM; folded where no gradient is wanted."""
+        module, sites = self.backbone.stages[stage], self.backbone.sites[stage]
+        batch = self.config.backbone_norm == "batch"
+        if film is not None:
+            module = bind(module, sites, film, batch_statistics=batch)
+        if torch.is_grad_enabled() or batch:
+            return module
+        return fold(module, self.backbone.stage_pairs[stage])
+
+
+class Adapted:
+    """The classifier of one task: FiLM parameters and class statistics, and the model they belong to.
+
+    It holds all state of the task; the model is not changed by it.
+    """
+
+    def __init__(
+        self,
+        model: CNAPs,
+        film: Film,
+        classes: Tensor,
+        statistics: ClassStatistics,
+        task_embedding: Tensor,
+        seen: int,
+    ) -> None:
+        self.model = model
+        self.film = film
+        self.classes = classes  # sorted labels (C,)
+        self.statistics = statistics
+        self.task_embedding = task_embedding  # z_G
+        self.seen = seen  # images read so far
+
+    def features(self, images: Tensor, *, chunk_size: int | None = None) -> Tensor:
+        """Adapted features (M, d) of float images (M, 3, H, W), as the head's classifier reads them."""
+        check_images(images, "images", self.model.backbone.min_image_size)
+        images = images.to(self.model.device)
+        if torch.is_grad_enabled() or self.model.config.backbone_norm == "batch":
+            return self._network(images)
+        network = self._folded_network
+        return torch.cat([network(part) for part in images.split(chunk_size or DEFAULT_CHUNK)])
+
+    def logits(self, images: Tensor, *, chunk_size: int | None = None) -> Tensor:
+        """Logits (M, C) of float images (M, 3, H, W); columns in the order of `classes`."""
+        features = self.features(images, chunk_size=chunk_size)
+        return (self.classifier if torch.is_grad_enabled() else self._fixed_classifier)(features)
+
+    def predict(self, images: Tensor) -> Tensor:
+        """The most probable label of each image (M,)."""
+        with torch.no_grad():
+            return self.classes[self.logits(images).argmax(1).cpu()]
+
+    @property
+    def classifier(self) -> nn.Module:
+        """From embedded features (M, d) to logits (M, C)."""
+        return self.model.head.classifier(self.statistics)
+
+    def fold(self) -> nn.Module:
+        """A plain network from float images to logits: convolutions with bias, no norm, no FiLM.
+
+        For prediction only: it is a copy without gradients, and needs the model no longer.
+        """
+        if self.model.config.backbone_norm == "batch":
+            raise InputError("a model that normalises by batch statistics cannot be folded")
+        return nn.Sequential(self._folded_network, self._fixed_classifier).eval()
+
+    def export_onnx(self, path: str | PathLike[str], image_size: int | None = None) -> None:
+        """Write the folded network as ONNX: float images (batch, 3, S, S) to logits (batch, C)."""
+        from cnaps.export import export_onnx
+
+        export_onnx(self.fold(), path, image_size or self.model.image_size)
+
+    def detach(self) -> Adapted:
+        """The same task without the history that training needs."""
+        s = self.statistics
+        scatter = None if s.scatter is None else tuple(f.detach() for f in s.scatter)
+        statistics = replace(s, means=s.means.detach(), scatter=scatter)
+        embedding = self.task_embedding.detach()
+        return Adapted(self.model, self.film.detach(), self.classes, statistics, embedding, self.seen)
+
+    @cached_property
+    def _folded_network(self) -> AdaptedNetwork:
+        with torch.no_grad():
+            return self._network
+
+    @cached_property
+    def _fixed_classifier(self) -> nn.Module:
+        with torch.no_grad():
+            return self.classifier
+
+    @property
+    def _network(self) -> AdaptedNetwork:
+        stages = [
+            self.model._stage(i, self.film.stages[i] if self.film.stages else None)
+            for i in range(len(self.model.backbone.stages))
+        ]
+        every = self.model.config.features == "all"
+        return AdaptedNetwork(self.model._stem(), stages, self.model.head, every)
+
+
+class AdaptedNetwork(nn.Module):
+    """Stem, adapted stages, pooling: from images to the features that a task's classifier reads."""
+
+    def __init__(self, stem: nn.Module, stages: list[nn.Module], head: Head, every_stage: bool) -> None:
+        super().__init__()
+        self.stem, self.stages, self.head, self.every_stage = stem, nn.ModuleList(stages), head, every_stage
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(M, 3, H, W) -> (M, d)."""
+        x = self.stem(images.contiguous(memory_format=torch.channels_last))
+        pooled = []
+        for i, stage in enumerate(self.stages):
+            x = stage(x)
+            if self.every_stage or i == len(self.stages) - 1:
+                pooled.append(pool(x))
+        return self.head.embed(torch.cat(pooled, 1))
+
+
+def _check_config(config: ModelConfig) -> None:
+    choices = {
+        "adaptation": ADAPTATIONS,
+        "features": ("last", "all"),
+        "set_encoder_norm": ("context", "none"),
+        "backbone_norm": ("running", "batch"),
+    }
+    for field, allowed in choices.items():
+        value = getattr(config, field)
+        if value not in allowed:
+            raise InputError(f"{field} cannot be {value!r}; there are: {', '.join(allowed)}")

@@ -1,0 +1,43 @@
+"""The one place that decides about threads and devices."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+def cpu_count() -> int:
+    """The number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+@cache
+def configure_threads(threads: int | None = None) -> int:
+    """Set torch's threads once: ``threads``, or CNAPS_THREADS, or every processor this process may use."""
+    import torch
+
+    chosen = threads or int(os.environ.get("CNAPS_THREADS", "0")) or cpu_count()
+    torch.set_num_threads(chosen)
+    return chosen
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """Turn ``auto`` into the best device there is; any other name is taken as it is.
+
+    >>> pick_device("cpu").type
+    'cpu'
+    """
+    import torch
+
+    configure_threads()
+    if name != "auto":
+        return torch.device(name)
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    if torch.backends.mps.is_available():
+        return torch.device("mps")
+    return torch.device("cpu")
