@@ -51,6 +51,7 @@ def settings(digits: Path) -> dict[str, Any]:
         "seed": 5,
         "data": {"train": [str(digits)], "valid": [str(digits)]},
         "model": {"backbone": "tiny-for-tests", "adaptation": "film+ar", "head": "linear"},
+        "init": {"backbone": "random"},
         "tasks": {"total": 30, "per_step": 4, "ways": 3, "shots": 4, "targets": 4},
         "validation": {"every": 12, "tasks_per_set": 4},
         "checkpoint_every": 1,

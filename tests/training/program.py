@@ -1,4 +1,4 @@
-"""The command line with a small backbone of the tests' own; run as a program so that processes can be killed."""
+"""The command line with a small backbone of the tests' own; run as a program, so that it can be killed."""
 
 from __future__ import annotations
 

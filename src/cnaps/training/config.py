@@ -158,7 +158,9 @@ class Init:
     """What the weights start from."""
 
     model: str | None = None  # a model folder or name
-    backbone: str | None = None  # weights of theta: a file, or the folder of a `cnaps pretrain` run
+    # Weights of theta: a file, the folder of a `cnaps pretrain` run, "random", or "auto": those that come
+    # with an installed package, and random ones if theta is trained anyway.
+    backbone: str = "auto"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cnaps.errors import CnapsError, InputError
-from cnaps.runtime import configure_threads, cpu_count
+from cnaps.runtime import configure_threads, cpu_count, pick_device
 
 if TYPE_CHECKING:
     import torch
@@ -36,7 +36,7 @@ class World:
         from accelerate import Accelerator
 
         try:
-            self._accelerator: Any = Accelerator(cpu=device == "cpu", mixed_precision=precision)
+            self._accelerator: Any = Accelerator(cpu=pick_device(device).type == "cpu", mixed_precision=precision)
         except RuntimeError as error:
             raise CnapsError(f"the processes of this run could not connect: {error}") from error
         configure_threads()

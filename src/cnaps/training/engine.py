@@ -39,8 +39,8 @@ class Job(Protocol):
     def tensors(self) -> dict[str, torch.Tensor]:
         """Everything that training changes."""
 
-    def restore(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Put it back."""
+    def restore(self, tensors: dict[str, torch.Tensor], step: int) -> None:
+        """Put it back, as it was after so many steps."""
 
     def save_model(self, folder: Path) -> None:
         """Write the model as it would be used."""
@@ -102,8 +102,8 @@ def fit(
     """
     state = State()
     if saved is not None:
-        job.restore(saved[0])
         state = State(**{key: saved[1][key] for key in asdict(state)})
+        job.restore(saved[0], state.step)
 
     def save() -> None:
         if run is not None:

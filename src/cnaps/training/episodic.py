@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +64,8 @@ class EpisodicJob:
         indices = self._indices(step)
         if self._loader is None:
             self._loader = self._load_from(step)
-        self._set_mode(indices.start)
+        self._set_mode(step)
+        buffers = [b.clone() for b in self._theta_buffers()]
         for p in self._parameters:
             p.grad = None
         losses, accuracies, stop = torch.zeros(len(indices)), torch.zeros(len(indices)), torch.zeros(1)
@@ -77,9 +79,11 @@ class EpisodicJob:
         shared = self.world.sum(torch.cat([losses, accuracies, stop]).to(self.world.device)).cpu()
         losses, accuracies, stop = shared.split([len(indices), len(indices), 1])
         if stop.item() > 0:  # the step is dropped, and done again after a resume
+            self._undo(buffers)
             self.close()
             return None
         if not torch.isfinite(losses).all():
+            self._undo(buffers)
             position = int(torch.nonzero(~torch.isfinite(losses))[0])
             raise NonFiniteError(self._blame(indices[position], float(losses[position])))
         self.world.sum_gradients(self._parameters)
@@ -101,8 +105,7 @@ class EpisodicJob:
             decay = min(o.ema, (1 + step) / (10 + step))  # a young average should not remember the start
             for average, p in zip(self._average, self._parameters, strict=True):
                 average.lerp_(p.detach(), 1 - decay)
-        if self.model.training and self.config.theta.mode != "frozen":
-            self.world.average_(b for b in self.model.backbone.buffers() if b.is_floating_point())
+        self.world.average_(b for b in self._theta_buffers() if b.is_floating_point())
         return {
             "tasks": indices.stop,
             "count": len(indices),
@@ -159,7 +162,9 @@ class EpisodicJob:
             return {}
         count = self.config.validation.tasks_per_set
         accuracies, stop = torch.zeros(len(self._validation), count), torch.zeros(1)
-        self.model.eval()
+        buffers = [b.clone() for b in self._theta_buffers()]
+        # A model that normalises by the batch at hand does so when it is tested, too.
+        self.model.train(self.model.config.backbone_norm == "batch")
         with self.averaged(), torch.no_grad():
             for row, ((collection, _), sampler) in enumerate(zip(self._valid, self._validation, strict=True)):
                 data = self.config.data
@@ -176,6 +181,7 @@ class EpisodicJob:
                     if stopping():
                         stop[0] = 1
                         break
+        self._undo(buffers)
         shared = self.world.sum(torch.cat([accuracies.view(-1), stop]).to(self.world.device)).cpu()
         if shared[-1] > 0:
             return None
@@ -198,8 +204,9 @@ class EpisodicJob:
         weights = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         return {**weights, **optimiser_tensors(self._optimiser), **averages}
 
-    def restore(self, tensors: dict[str, Tensor]) -> None:
+    def restore(self, tensors: dict[str, Tensor], step: int) -> None:
         """Put them back in place, which keeps every memory layout."""
+        self._set_mode(step - 1)
         weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
         self.model.load_state_dict(weights)
         restore_optimiser(self._optimiser, tensors)
@@ -243,8 +250,23 @@ class EpisodicJob:
             )
         )
 
-    def _set_mode(self, tasks_done: int) -> None:
+    def _set_mode(self, step: int) -> None:
+        """Whether theta's norms use the batch at hand (joint training) or running statistics."""
+        theta = self.config.theta
+        warm = theta.mode == "warm-start" and step * self.config.tasks.per_step < theta.warm_start_tasks
+        norm = "batch" if theta.mode == "joint" or warm else "running"
+        if theta.mode != "frozen" and norm != self.model.config.backbone_norm:
+            self.model.config = replace(self.model.config, backbone_norm=norm)
         self.model.train()
+
+    def _theta_buffers(self) -> list[Tensor]:
+        """The running statistics of theta, if training changes them."""
+        return [] if self.config.theta.mode == "frozen" else list(self.model.backbone.buffers())
+
+    def _undo(self, copies: list[Tensor]) -> None:
+        """Take back what a step or validation that does not count did to the running statistics."""
+        for buffer, copy in zip(self._theta_buffers(), copies, strict=True):
+            buffer.copy_(copy)
 
     def _blame(self, index: int, loss: float) -> str:
         d = self._stream[index]

@@ -131,7 +131,7 @@ class PretrainingJob:
         weights = {f"network.{name}": value for name, value in self.network.state_dict().items()}
         return {**weights, **optimiser_tensors(self._optimiser)}
 
-    def restore(self, tensors: dict[str, Tensor]) -> None:
+    def restore(self, tensors: dict[str, Tensor], step: int) -> None:
         """Put them back."""
         prefix = "network."
         weights = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}

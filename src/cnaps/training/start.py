@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from cnaps.errors import CheckpointError
+from cnaps.errors import CheckpointError, InputError
 from cnaps.training.config import PretrainConfig, TrainConfig
 from cnaps.training.distributed import World
 from cnaps.training.engine import Job, State, fit
@@ -41,14 +42,27 @@ def pretrain(
 
 def build_model(config: TrainConfig) -> CNAPs:
     """The model a run starts from: a saved one, or a new phi around given or bundled backbone weights."""
-    from cnaps.nn.model import CNAPs, ModelConfig, load_model
+    from cnaps.checkpoints import load_model
+    from cnaps.nn.model import CNAPs, ModelConfig
 
     torch.manual_seed(config.seed)
     if config.init.model:
         return load_model(config.init.model)
-    model = CNAPs(build(ModelConfig, config.model, "model."))
-    if config.init.backbone:
-        load_backbone(model.backbone, config.init.backbone)
+    table = dict(config.model)
+    if "preset" in table:
+        table = asdict(ModelConfig.preset(str(table.pop("preset")))) | table
+    model = CNAPs(build(ModelConfig, table, "model."))
+    source = config.init.backbone
+    if source == "auto":
+        if model.backbone.pretrained is not None:
+            model.backbone.load_pretrained()
+        elif config.theta.mode == "frozen":
+            raise InputError(
+                f"the backbone {model.config.backbone} has no weights of its own: pre-train it with "
+                "`cnaps pretrain` and set init.backbone to that run, or to random for random features"
+            )
+    elif source != "random":
+        load_backbone(model.backbone, source)
     return model
 
 
