@@ -21,28 +21,20 @@ def register(root: typer.Typer) -> None:
 @app.command()
 def prepare(
     name: Annotated[str, typer.Argument(help="The data set, or folder, huggingface, meta-dataset-records.")],
-    source: Annotated[
-        Path, typer.Argument(help="Where the downloaded files are: a folder, an archive, a CSV.")
-    ],
+    source: Annotated[Path, typer.Argument(help="Where the downloaded files are: a folder, an archive, a CSV.")],
     dest: Annotated[Path, typer.Argument(help="The folder of the new collection.")],
     size: Annotated[int, typer.Option(help="Images are shrunk to at most this many pixels a side.")] = 84,
     splits: Annotated[
         str | None,
-        typer.Option(
-            help="published, random (by class), train, valid, test (all in one), none, or a JSON file {split: [classes]}."
-        ),
+        typer.Option(help="published, random (by class), train, valid or test (all in it), none, or a JSON file."),
     ] = None,
     seed: Annotated[int, typer.Option(help="The seed of random splits.")] = 0,
     collection: Annotated[
         str | None, typer.Option("--name", help="The collection's name, if not that of the data set.")
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes; one a processor if not given.")
-    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one a processor if not given.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="A broken image is an error.")] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a collection that differs.")
-    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a collection that differs.")] = False,
 ) -> None:
     """Make a collection from a data set as its publisher ships it, or from your own folders.
 
@@ -122,7 +114,7 @@ def show(
 def doctor(
     folder: Annotated[Path, typer.Argument(help="The folder of collections and downloads.")],
 ) -> None:
-    """Tell which of Meta-Dataset's data sets are ready, and which files are missing and where they are published."""
+    """Tell which of Meta-Dataset's data sets are ready, which files are missing, and where those are."""
     from cnaps.data.doctor import examine
 
     marks = {"ready": "green", "downloaded": "yellow", "damaged": "red", "missing": "red"}

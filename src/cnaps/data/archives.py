@@ -102,11 +102,11 @@ class Tar(Tree):
 
     def read(self, name: str) -> bytes:
         """See :class:`Tree`."""
+        if name not in self.index:
+            raise DataError(f"{self.path} has no file {name}")
         offset, size = self.index[name]
         _check_size(size, f"{name} in {self.path}")
-        with self.path.open(
-            "rb", buffering=0
-        ) as file:  # not kept open: a data set may come in a thousand tars
+        with self.path.open("rb", buffering=0) as file:  # not kept open: a data set may come in a thousand tars
             file.seek(offset)
             return file.read(size)
 
@@ -137,6 +137,8 @@ class Zip(Tree):
 
     def read(self, name: str) -> bytes:
         """See :class:`Tree`."""
+        if name not in self.members:
+            raise DataError(f"{self.path} has no file {name}")
         info = self.members[name]
         place = f"{name} in {self.path}"
         _check_size(info.file_size, place)
@@ -173,7 +175,7 @@ class Union(Tree):
 
 
 def open_tree(path: str | Path, scratch: Path, parts: Iterable[str] = ()) -> Tree:
-    """Open a folder, tar, compressed tar or zip; a compressed tar is first unpacked to one plain tar in scratch.
+    """Open a folder, tar or zip; a compressed tar is first unpacked to one plain tar in ``scratch``.
 
     Archives in a folder whose names fit one of the patterns ``parts`` show their content as the folder's own.
     """

@@ -70,9 +70,7 @@ class Collection:
             raise DataError(f"{metadata} is damaged ({error}); prepare the collection again") from error
         try:
             if held["format"] > FORMAT:
-                raise DataError(
-                    f"{self.path} was written by a newer version of cnaps; update cnaps to read it"
-                )
+                raise DataError(f"{self.path} was written by a newer version of cnaps; update cnaps to read it")
             self.name: str = held["name"]
             self.size: int = held["size"]
             self.classes: list[str] = held["classes"]
@@ -147,11 +145,7 @@ class Collection:
             fill(range(len(rows)))
         else:
             step = max(4, -(-len(rows) // (4 * count)))
-            list(
-                _pool(count).map(
-                    fill, [range(i, min(i + step, len(rows))) for i in range(0, len(rows), step)]
-                )
-            )
+            list(_pool(count).map(fill, [range(i, min(i + step, len(rows))) for i in range(0, len(rows), step)]))
         return torch.from_numpy(out).permute(0, 3, 1, 2)  # (N, 3, S, S)
 
     def _cells(self, rows: Sequence[int], column: str) -> Iterator[tuple[Any, int]]:
@@ -194,9 +188,7 @@ def write_collection(
     def shards() -> Iterator[pa.RecordBatch]:
         rest = iter(examples)
         while some := list(itertools.islice(rest, BATCH_ROWS)):
-            yield encoded_batch(
-                [(index, key, *encode(load_image(image), size)) for index, key, image in some]
-            )
+            yield encoded_batch([(index, key, *encode(load_image(image), size)) for index, key, image in some])
 
     about = Description(name, size, classes, splits or {}, hierarchy, source, licence)
     assemble(dest, about, shards())

@@ -16,10 +16,10 @@ ImageLike: TypeAlias = str | Path | bytes | Image.Image | np.ndarray
 
 # Raster formats only: Pillow would hand EPS files to an interpreter, and others are nobody's photos.
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF", "ICO", "TGA", "PCX")
-SUFFIXES = frozenset(
-    ".jpg .jpeg .jpe .jfif .mpo .png .apng .gif .bmp .dib .tif .tiff .webp .ppm .pgm .pbm .pnm .jp2 .j2k"
-    " .avif .ico .tga .pcx".split()
-)
+SUFFIXES = frozenset({
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".gif", ".bmp", ".dib", ".tif", ".tiff", ".webp",
+    ".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".avif", ".ico", ".tga", ".pcx",
+})  # fmt: skip
 _LOSSLESS_SIDE = 32  # below this JPEG's 8x8 blocks are visible and save next to nothing
 
 
@@ -49,7 +49,7 @@ def load_image(source: ImageLike, *, max_pixels: int = 100_000_000) -> Image.Ima
 
 
 def to_array(image: Image.Image, size: int) -> np.ndarray:
-    """Resize to a square without keeping the aspect, as the published protocol does: uint8 (size, size, 3)."""
+    """Resize to a square without keeping the aspect, as the published code does: uint8 (size, size, 3)."""
     if image.size != (size, size):
         image = image.resize((size, size), Image.Resampling.BILINEAR)
     return np.asarray(image)
@@ -79,7 +79,7 @@ def encode(image: Image.Image, size: int) -> tuple[bytes, bytes]:
 
 def decode(encoded: bytes, size: int) -> np.ndarray:
     """The inverse of :func:`encode`, as a square: uint8 (size, size, 3)."""
-    image = Image.open(io.BytesIO(encoded), formats=("JPEG", "PNG"))
+    image: Image.Image = Image.open(io.BytesIO(encoded), formats=("JPEG", "PNG"))
     if image.size != (size, size):
         image = image.resize((size, size), Image.Resampling.BILINEAR)
     return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
@@ -131,7 +131,5 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 def _reason(error: Exception) -> str:
     text = str(error)
     return (
-        "it is no image of a known format"
-        if text.startswith("cannot identify")
-        else text or type(error).__name__
+        "it is no image of a known format" if text.startswith("cannot identify") else text or type(error).__name__
     )

@@ -26,7 +26,7 @@ from cnaps.data import splits as split_rules
 from cnaps.data.archives import open_tree
 from cnaps.data.collection import Collection, Description, assemble, encoded_batch
 from cnaps.data.images import encode, load_image
-from cnaps.data.readers import get_reader
+from cnaps.data.readers import get_reader, readers
 from cnaps.data.readers.base import Images, Plan, Reader, Splits
 from cnaps.data.readers.folders import read_csv
 from cnaps.errors import CnapsError, DataError, InputError
@@ -60,15 +60,17 @@ def prepare(
 ) -> Prepared:
     """Make the collection ``dest`` from the files in ``source``.
 
-    ``splits``: "published", "random" (by class, with ``seed``), "train", "valid" or "test" (all classes in it),
-    "none", or a JSON file that maps a split to class names. ``strict``: a broken image is an error, where otherwise it is counted and listed.
+    ``splits``: "published", "random" (by class, with ``seed``), "train", "valid" or "test" (all classes in
+    it), "none", or a JSON file that maps a split to class names. ``strict``: a broken image is an error, where
+    otherwise it is counted and listed.
     """
     reader, source, dest = get_reader(reader_name), Path(source).expanduser(), Path(dest).expanduser()
     if not 8 <= size <= 4096:
         raise InputError(f"the size must lie between 8 and 4096 pixels, not {size}")
     scratch = dest.parent / f".{dest.name}.preparing"
     plan = _plan(reader, source, scratch)
-    name = name or (reader.name if reader.default_splits == "published" else dest.name)
+    name = name or plan.name or (reader.name if reader.parts else dest.name)
+    licence = readers()[name].licence if name in readers() else reader.licence
     about = Description(
         name,
         size,
@@ -76,7 +78,7 @@ def prepare(
         _splits(plan, name, splits or reader.default_splits, seed),
         plan.hierarchy,
         source=f"{reader.title} ({source.name})",
-        licence=reader.licence,
+        licence=licence,
     )
     origin = _origin(about, plan.images)
     if dest.exists() and not overwrite:
@@ -107,9 +109,7 @@ def _splits(plan: Plan, name: str, choice: str, seed: int) -> Splits:
     if choice == "published":
         return plan.published() if plan.published else split_rules.published(name, plan.classes)
     if not choice.endswith(".json"):
-        raise InputError(
-            f"splits are published, random, train, valid, test, none or a JSON file of class names, not {choice!r}"
-        )
+        raise InputError(f"splits are published, random, train, valid, test, none or a JSON file, not {choice!r}")
     try:
         named = json.loads(Path(choice).read_text(encoding="utf-8"))
         index = {label: position for position, label in enumerate(plan.classes)}
@@ -121,7 +121,7 @@ def _splits(plan: Plan, name: str, choice: str, seed: int) -> Splits:
 
 
 def _origin(about: Description, images: Images) -> str:
-    """What the outcome depends on, apart from the pixels; a preparation with the same origin may be continued."""
+    """What the outcome depends on, apart from pixels: of the same origin, a preparation is continued."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(
         json.dumps(
@@ -138,8 +138,8 @@ def _existing(dest: Path, origin: str, strict: bool) -> Collection:
     collection = Collection.open(dest)
     if collection.prepared_from != origin:
         raise DataError(
-            f"{dest} was prepared from other files or with other options; remove it, give another destination, "
-            "or --overwrite it"
+            f"{dest} was prepared from other files or with other options; "
+            "give another destination, or --overwrite it"
         )
     if strict and collection.broken:
         raise DataError(_complaint(dest, collection.broken))
@@ -175,9 +175,7 @@ def _run(job: _Job, starts: list[int], workers: int) -> Iterator[int]:
         min(workers, len(starts)), mp_context=context, initializer=_set_job, initargs=(job,)
     ) as pool:
         queue = iter(starts)
-        running: set[Future[int]] = {
-            pool.submit(_do, start) for start in itertools.islice(queue, 2 * workers)
-        }
+        running: set[Future[int]] = {pool.submit(_do, start) for start in itertools.islice(queue, 2 * workers)}
         try:
             while running:
                 done, running = wait(running, return_when=FIRST_COMPLETED)
@@ -214,9 +212,12 @@ class _Job:
                 broken.append((key, str(error)))
         batch = encoded_batch(rows)
         schema = batch.schema.with_metadata({"broken": json.dumps(broken)})
-        with atomic_path(_shard(self.scratch, start)) as temporary:
-            with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-                writer.write_batch(batch.replace_schema_metadata(schema.metadata))
+        with (
+            atomic_path(_shard(self.scratch, start)) as temporary,
+            pa.OSFile(str(temporary), "wb") as sink,
+            pa.ipc.new_file(sink, schema) as writer,
+        ):
+            writer.write_batch(batch.replace_schema_metadata(schema.metadata))
         return stop - start
 
 

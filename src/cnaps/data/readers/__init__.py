@@ -10,8 +10,8 @@ from cnaps.errors import InputError
 
 # In the order of Meta-Dataset, then the general ones.
 _MODULES = (
-    "ilsvrc", "omniglot", "birds", "dtd", "quickdraw", "flowers", "traffic",
-    "mnist", "cifar", "folders",
+    "ilsvrc", "omniglot", "aircraft", "birds", "dtd", "quickdraw", "fungi", "flowers", "traffic", "mscoco",
+    "mnist", "cifar", "folders", "huggingface", "records",
 )  # fmt: skip
 META_DATASET = (
     "ilsvrc_2012", "omniglot", "aircraft", "cu_birds", "dtd", "quickdraw", "fungi", "vgg_flower",

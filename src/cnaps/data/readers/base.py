@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,10 +40,9 @@ class Plan:
 
     classes: list[str]
     images: Images
-    published: Callable[[], Splits] | None = (
-        None  # the splits, where the rule of the data set's name is not it
-    )
+    published: Callable[[], Splits] | None = None  # the splits, where the rule of the data set's name is not it
     hierarchy: dict[str, Any] | None = None
+    name: str | None = None  # of the data set, where the files tell it
 
 
 class Part(NamedTuple):
@@ -117,17 +117,17 @@ def crop(image: Image.Image, box: tuple[int, int, int, int]) -> Image.Image:
     left, top = max(box[0], 0), max(box[1], 0)
     right, bottom = min(box[2], image.width), min(box[3], image.height)
     if right <= left or bottom <= top:
-        raise DataError(
-            f"the box {tuple(box)} lies outside the image of {image.width} x {image.height} pixels"
-        )
+        raise DataError(f"the box {tuple(box)} lies outside the image of {image.width} x {image.height} pixels")
     return image.crop((left, top, right, bottom))
 
 
-def plan_files(tree: Tree, by_class: Mapping[str, Iterable[Item]], **options: Any) -> Plan:
-    """A plan of files grouped by class; classes sorted by name, images by key."""
+def plan_files(
+    tree: Tree, by_class: Mapping[str, Iterable[Item]], *, in_order: bool = False, **options: Any
+) -> Plan:
+    """A plan of files grouped by class; classes sorted by name unless ``in_order`` already, images by key."""
     if not by_class:
         raise DataError(f"{tree.path} holds no images in class folders")
-    order = sorted_classes(by_class)
+    order = list(by_class) if in_order else sorted_classes(by_class)
     items = [sorted(item._replace(key=printable(item.key)) for item in by_class[name]) for name in order]
     return Plan([printable(name) for name in order], FileImages(tree, items, **options))
 
@@ -144,7 +144,7 @@ def sorted_classes(names: Iterable[str]) -> list[str]:
 
 
 def class_folders(tree: Tree, *, below: str = "") -> dict[str, list[Item]]:
-    """Image files by the folder they lie in: ``.../<below>/<class>/<image>``, or ``<class>/<image>`` without it.
+    """Image files by the folder they lie in: ``.../<below>/<class>/<image>``, or ``<class>/<image>``.
 
     A file counts for the class whose folder it is in, at any depth below it.
     """
@@ -179,6 +179,27 @@ def read_text(tree: Tree, ending: str) -> str:
         return tree.read(find(tree, ending)).decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(f"{ending} in {tree.path} is not text: {error}") from error
+
+
+def read_json(tree: Tree, ending: str) -> dict[str, Any]:
+    """The JSON object in the file found by :func:`find`."""
+    try:
+        value = json.loads(read_text(tree, ending))
+    except ValueError as error:
+        raise DataError(f"{ending} in {tree.path} is damaged: {error}") from error
+    if not isinstance(value, dict):
+        raise DataError(f"{ending} in {tree.path} should hold a JSON object")
+    return value
+
+
+def locate(tree: Tree, below: str) -> dict[str, str]:
+    """Images by their path from the folder ``below`` on, wherever that folder lies."""
+    found: dict[str, str] = {}
+    for name in tree.names():
+        parts = PurePosixPath(name).parts
+        if below in parts[:-1] and is_image(name):
+            found["/".join(parts[parts.index(below) :])] = name
+    return found
 
 
 def alphabets(classes: Sequence[str]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def read_folder(tree: Tree) -> Plan:
 
 
 def read_csv(path: Path) -> Plan:
-    """A CSV with a line an image: its path, from the CSV's folder, and its label; a heading line is optional."""
+    """A CSV with a line an image: its path, seen from the CSV, and its label; a heading is optional."""
     folder = Folder(path.parent)
     try:
         rows = [row for row in csv.reader(io.StringIO(path.read_text(encoding="utf-8-sig"))) if row]
@@ -43,9 +43,7 @@ def read_csv(path: Path) -> Plan:
     found: dict[str, list[Item]] = {}
     for number, row in enumerate(rows, 1):
         if len(row) <= max(column, label) or not row[label].strip():
-            raise DataError(
-                f"{path}, image {number}: expected a path and a label, not {','.join(row)[:80]!r}"
-            )
+            raise DataError(f"{path}, image {number}: expected a path and a label, not {','.join(row)[:80]!r}")
         name = PurePosixPath(row[column].strip())
         if name.is_absolute() or ".." in name.parts:
             raise DataError(f"{path}, image {number}: {name} leads out of the folder {path.parent}")

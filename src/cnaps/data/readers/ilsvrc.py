@@ -17,7 +17,7 @@ _WNID = re.compile(r"n\d{8}")
 
 
 def read(tree: Tree) -> Plan:
-    """Classes are WordNet ids; images listed in ``*_duplicates.txt`` (shared with other data sets) are left out."""
+    """Classes are WordNet ids; what ``*_duplicates.txt`` list as shared with other data sets is left out."""
     skipped = _duplicates(tree)
     found: dict[str, list[Item]] = {}
     for name in tree.names():
@@ -33,7 +33,7 @@ def read(tree: Tree) -> Plan:
     def published() -> Splits:
         if hierarchy is None:
             raise DataError(
-                f"ILSVRC's published split needs wordnet.is_a.txt and words.txt beside the images in {tree.path}; "
+                f"the published split needs wordnet.is_a.txt and words.txt beside the images in {tree.path}; "
                 "without them choose --splits random, none, or a JSON file"
             )
         return hierarchy.splits()
@@ -53,7 +53,7 @@ def _hierarchy(tree: Tree, classes: list[str]) -> Hierarchy | None:
         if path is None or not path.exists():
             return None
         paths.append(path)
-    return Hierarchy.from_files(*paths, classes)
+    return Hierarchy.from_files(paths[0], paths[1], classes)
 
 
 def _duplicates(tree: Tree) -> set[str]:

@@ -1,4 +1,4 @@
-"""Omniglot: ``images_background`` and ``images_evaluation``, an alphabet a folder, a character a folder in it."""
+"""Omniglot: ``images_background`` and ``images_evaluation``, in them ``<alphabet>/<character>/<image>``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HOME = "https://github.com/brendenlake/omniglot/raw/master/python"
 
 
 def read(tree: Tree) -> Plan:
-    """Classes are called ``Alphabet/character01``; strokes become white on black, as Meta-Dataset has them."""
+    """Classes are called ``Alphabet/character01``; strokes become white, as Meta-Dataset has them."""
     found: dict[str, list[Item]] = {}
     for name in tree.names():
         parts = PurePosixPath(name).parts

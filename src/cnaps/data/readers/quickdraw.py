@@ -46,9 +46,7 @@ def _bitmaps(tree: Tree, name: str) -> np.ndarray:
     except (ValueError, OSError, EOFError) as error:
         raise DataError(f"{name} in {tree.path} is no numpy file of drawings: {error}") from error
     if array.ndim != 2 or array.shape[1] != 784 or array.dtype not in (np.uint8, np.bool_):
-        raise DataError(
-            f"{name} in {tree.path} should hold uint8 rows of 784, not {array.dtype} {array.shape}"
-        )
+        raise DataError(f"{name} in {tree.path} should hold uint8 rows of 784, not {array.dtype} {array.shape}")
     return array
 
 
@@ -68,7 +66,5 @@ READER = Reader(
     "Quick, Draw!: sketches of 345 categories",
     read,
     licence="CC BY 4.0",
-    parts=(
-        Part("*.npy", "https://console.cloud.google.com/storage/browser/quickdraw_dataset/full/numpy_bitmap"),
-    ),
+    parts=(Part("*.npy", "https://console.cloud.google.com/storage/browser/quickdraw_dataset/full/numpy_bitmap"),),
 )
