@@ -41,7 +41,8 @@ def save_model(
     """Write a model whole or not at all.
 
     `half` stores floats in half precision; `package_backbone` leaves out a backbone whose weights come with an
-    installed package and are unchanged. `notes` are kept in the config under their own key.
+    installed package and are unchanged. `notes` are kept in the config under their own key, and
+    are those of the model unless given.
     """
     state = model.state_dict()
     if package_backbone:
@@ -57,7 +58,7 @@ def save_model(
             "version": VERSION,
             "model": asdict(model.config),
             "backbone_weights": "package" if package_backbone else "stored",
-            "notes": dict(notes or {}),
+            "notes": dict(model.notes if notes is None else notes),
         }
         write_json(temporary / "config.json", config)
 
@@ -68,7 +69,10 @@ def load_model(
     device: torch.device | str = "cpu",
     backbone: Backbone | None = None,
 ) -> CNAPs:
-    """Read a model by its name (see `list_models`) or from its folder; `backbone` for one that is not registered."""
+    """Read a model by its name (see `list_models`) or from its folder.
+
+    `backbone` is for models whose backbone is not registered.
+    """
     folder = _INSTALLED / str(source) if str(source) in list_models() else Path(source)
     config_file, weights_file = folder / "config.json", folder / "model.safetensors"
     if not config_file.is_file():
@@ -91,6 +95,7 @@ def load_model(
         model.backbone.load_pretrained()
         state |= {f"backbone.{k}": v for k, v in model.backbone.state_dict().items()}
     load_weights(model, state, str(weights_file))
+    model.notes = stored.get("notes") or {}
     return model.to(device)
 
 

@@ -7,17 +7,16 @@ that the head makes; z_G is `Adapted.task_embedding`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from cnaps.errors import InputError
 from cnaps.nn.adaptation import FilmAdaptation
+from cnaps.nn.adapted import DEFAULT_CHUNK, Adapted, running_mean
 from cnaps.nn.backbones import Backbone, create_backbone
-from cnaps.nn.backbones.base import pool
 from cnaps.nn.checks import check_images, check_labels
 from cnaps.nn.context import Context
 from cnaps.nn.encoders import SetEncoder
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from os import PathLike
 
 ADAPTATIONS = ("none", "film", "film+ar")
-DEFAULT_CHUNK = 32  # images a chunk without gradients: large enough to be fast, small enough to stay in cache
 
 
 @dataclass(frozen=True)
@@ -40,18 +38,14 @@ class ModelConfig:
     adaptation: str = "film+ar"  # none | film | film+ar
     head: str = "linear"  # linear | mahalanobis | cosine
     features: str = "last"  # last: the pooled last stage; all: the pooled outputs of all stages, side by side
-    bias_width: int | None = (
-        None  # hidden width of the linear head's bias network; None: that of the features
-    )
+    bias_width: int | None = None  # hidden width of the linear head's bias network; None: that of the features
     embedding_size: int = 64  # of z_G; 0: no set encoder
     set_encoder_norm: str = "context"  # context: statistics of the context set; none
     set_encoder_size: int | None = None  # shrink images to this size for the set encoder
     generator_width: int | None = None  # None: as wide as the stage
     spread: bool = False  # stage encoders also see the spread within and between classes
     image_size: int | None = None  # None: what the backbone prefers
-    backbone_norm: str = (
-        "running"  # running | batch: what the backbone's batch norms use (batch: joint training)
-    )
+    backbone_norm: str = "running"  # running | batch: what the backbone's batch norms use (batch: joint training)
 
     @classmethod
     def preset(cls, name: str) -> ModelConfig:
@@ -82,6 +76,7 @@ class CNAPs(nn.Module):
     def __init__(self, config: ModelConfig | None = None, backbone: Backbone | None = None) -> None:
         super().__init__()
         self.config = config = config or ModelConfig()
+        self.notes: dict[str, Any] = {}  # what is known of the model beside its weights, such as its calibration
         _check_config(config)
         self.backbone = backbone if backbone is not None else create_backbone(config.backbone)
         self.backbone.requires_grad_(False)
@@ -186,12 +181,9 @@ class CNAPs(nn.Module):
             chunk_size = DEFAULT_CHUNK
         if self.config.backbone_norm == "batch":
             chunk_size = len(images)
-        embedding = torch.zeros(0, device=self.device)
-        if self.set_encoder is not None:
-            embedding = self.set_encoder(images, chunk_size, checkpoint or lite is not None).mean(0)
-            if earlier_embedding is not None:  # the running mean over everything seen so far
-                share = len(images) / (len(images) + earlier_images)
-                embedding = share * embedding + (1 - share) * earlier_embedding.to(embedding)
+        embedding = self._task_embedding(images, chunk_size, checkpoint or lite is not None)
+        if earlier_embedding is not None:
+            embedding = running_mean(earlier_embedding, earlier_images, embedding, len(images))
         stages = len(self.backbone.stages)
         context = Context(
             images,
@@ -207,13 +199,18 @@ class CNAPs(nn.Module):
         for stage in range(stages):
             if self.adaptation is not None:
                 pooled = context.readout(stage) if self.adaptation.autoregressive else None
-                film.append(self.adaptation.stage_film(stage, embedding, pooled, index))
+                film.append(self.adaptation.stage_film(stage, embedding.to(images.dtype), pooled, index))
             context.run(self._stage(stage, film[stage] if film else None))
             if self.config.features == "all" or stage == stages - 1:
                 features.append(context.readout(stages))
         embedded = self.head.embed(torch.cat(features, 1))
         statistics = ClassStatistics.of(embedded, index, len(classes), scatter=self.head.needs_scatter)
         return Adapted(self, Film(tuple(film)), classes, statistics, embedding, len(images) + earlier_images)
+
+    def _task_embedding(self, images: Tensor, chunk_size: int | None, recompute: bool = False) -> Tensor:
+        if self.set_encoder is None:
+            return torch.zeros(0, device=self.device)
+        return self.set_encoder(images, chunk_size, recompute).mean(0)
 
     def _stem(self) -> nn.Module:
         if torch.is_grad_enabled() or self.config.backbone_norm == "batch":
@@ -229,113 +226,6 @@ class CNAPs(nn.Module):
         if torch.is_grad_enabled() or batch:
             return module
         return fold(module, self.backbone.stage_pairs[stage])
-
-
-class Adapted:
-    """The classifier of one task: FiLM parameters and class statistics, and the model they belong to.
-
-    It holds all state of the task; the model is not changed by it.
-    """
-
-    def __init__(
-        self,
-        model: CNAPs,
-        film: Film,
-        classes: Tensor,
-        statistics: ClassStatistics,
-        task_embedding: Tensor,
-        seen: int,
-    ) -> None:
-        self.model = model
-        self.film = film
-        self.classes = classes  # sorted labels (C,)
-        self.statistics = statistics
-        self.task_embedding = task_embedding  # z_G
-        self.seen = seen  # images read so far
-
-    def features(self, images: Tensor, *, chunk_size: int | None = None) -> Tensor:
-        """Adapted features (M, d) of float images (M, 3, H, W), as the head's classifier reads them."""
-        check_images(images, "images", self.model.backbone.min_image_size)
-        images = images.to(self.model.device)
-        if torch.is_grad_enabled() or self.model.config.backbone_norm == "batch":
-            return self._network(images)
-        network = self._folded_network
-        return torch.cat([network(part) for part in images.split(chunk_size or DEFAULT_CHUNK)])
-
-    def logits(self, images: Tensor, *, chunk_size: int | None = None) -> Tensor:
-        """Logits (M, C) of float images (M, 3, H, W); columns in the order of `classes`."""
-        features = self.features(images, chunk_size=chunk_size)
-        return (self.classifier if torch.is_grad_enabled() else self._fixed_classifier)(features)
-
-    def predict(self, images: Tensor) -> Tensor:
-        """The most probable label of each image (M,)."""
-        with torch.no_grad():
-            return self.classes[self.logits(images).argmax(1).cpu()]
-
-    @property
-    def classifier(self) -> nn.Module:
-        """From embedded features (M, d) to logits (M, C)."""
-        return self.model.head.classifier(self.statistics)
-
-    def fold(self) -> nn.Module:
-        """A plain network from float images to logits: convolutions with bias, no norm, no FiLM.
-
-        For prediction only: it is a copy without gradients, and needs the model no longer.
-        """
-        if self.model.config.backbone_norm == "batch":
-            raise InputError("a model that normalises by batch statistics cannot be folded")
-        return nn.Sequential(self._folded_network, self._fixed_classifier).eval()
-
-    def export_onnx(self, path: str | PathLike[str], image_size: int | None = None) -> None:
-        """Write the folded network as ONNX: float images (batch, 3, S, S) to logits (batch, C)."""
-        from cnaps.export import export_onnx
-
-        export_onnx(self.fold(), path, image_size or self.model.image_size)
-
-    def detach(self) -> Adapted:
-        """The same task without the history that training needs."""
-        s = self.statistics
-        scatter = None if s.scatter is None else tuple(f.detach() for f in s.scatter)
-        statistics = replace(s, means=s.means.detach(), scatter=scatter)
-        embedding = self.task_embedding.detach()
-        return Adapted(self.model, self.film.detach(), self.classes, statistics, embedding, self.seen)
-
-    @cached_property
-    def _folded_network(self) -> AdaptedNetwork:
-        with torch.no_grad():
-            return self._network
-
-    @cached_property
-    def _fixed_classifier(self) -> nn.Module:
-        with torch.no_grad():
-            return self.classifier
-
-    @property
-    def _network(self) -> AdaptedNetwork:
-        stages = [
-            self.model._stage(i, self.film.stages[i] if self.film.stages else None)
-            for i in range(len(self.model.backbone.stages))
-        ]
-        every = self.model.config.features == "all"
-        return AdaptedNetwork(self.model._stem(), stages, self.model.head, every)
-
-
-class AdaptedNetwork(nn.Module):
-    """Stem, adapted stages, pooling: from images to the features that a task's classifier reads."""
-
-    def __init__(self, stem: nn.Module, stages: list[nn.Module], head: Head, every_stage: bool) -> None:
-        super().__init__()
-        self.stem, self.stages, self.head, self.every_stage = stem, nn.ModuleList(stages), head, every_stage
-
-    def forward(self, images: Tensor) -> Tensor:
-        """(M, 3, H, W) -> (M, d)."""
-        x = self.stem(images.contiguous(memory_format=torch.channels_last))
-        pooled = []
-        for i, stage in enumerate(self.stages):
-            x = stage(x)
-            if self.every_stage or i == len(self.stages) - 1:
-                pooled.append(pool(x))
-        return self.head.embed(torch.cat(pooled, 1))
 
 
 def _check_config(config: ModelConfig) -> None:

@@ -35,6 +35,7 @@ class ClassStatistics:
 
     def select(self, indices: Tensor) -> ClassStatistics:
         """The statistics of some of the classes."""
+        indices = indices.to(self.means.device)
         scatter = None if self.scatter is None else tuple(self.scatter[i] for i in indices.tolist())
         return ClassStatistics(self.counts[indices], self.means[indices], scatter)
 
@@ -43,8 +44,9 @@ class ClassStatistics:
 
         Means are kept in double precision from here on, so that thousands of merges do not drift.
         """
-        counts = torch.zeros(ways, dtype=torch.float64)
-        means = torch.zeros(ways, self.means.shape[1], dtype=torch.float64)
+        place = place.to(self.means.device)
+        counts = self.means.new_zeros(ways, dtype=torch.float64)
+        means = self.means.new_zeros(ways, self.means.shape[1], dtype=torch.float64)
         known = len(self.counts)
         counts[:known], means[:known] = self.counts.double(), self.means.double()
         added = torch.zeros_like(counts).index_copy(0, place, other.counts.double())

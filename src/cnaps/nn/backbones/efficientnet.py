@@ -78,8 +78,12 @@ def efficientnet_lite0() -> Backbone:
         stages,
         image_size=96,
         normalisation=Normalisation((127.0,), (128.0,)),
-        pretrained=lambda: _imagenet_weights()[0],
+        pretrained=_imagenet_theta,
     )
+
+
+def _imagenet_theta() -> dict[str, Tensor]:  # named, and no lambda: models are pickled to worker processes
+    return _imagenet_weights()[0]
 
 
 def _imagenet_weights() -> tuple[dict[str, Tensor], dict[str, Tensor]]:

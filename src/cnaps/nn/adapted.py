@@ -1,0 +1,198 @@
+"""`Adapted`: the classifier of one task, all its state, and how it learns on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from copy import copy
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from cnaps.errors import InputError
+from cnaps.nn.backbones.base import pool
+from cnaps.nn.checks import check_images, check_labels
+from cnaps.nn.film import Film
+from cnaps.nn.heads import Head
+from cnaps.nn.statistics import ClassStatistics
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from cnaps.nn.model import CNAPs
+
+UPDATES = ("fixed", "paper")
+DEFAULT_CHUNK = 32  # images a chunk without gradients: large enough to be fast, small enough to stay in cache
+
+
+class Adapted:
+    """The classifier of one task: FiLM parameters and class statistics, and the model they belong to.
+
+    It holds all state of the task; the model is not changed by it.
+    """
+
+    def __init__(
+        self,
+        model: CNAPs,
+        film: Film,
+        classes: Tensor,
+        statistics: ClassStatistics,
+        task_embedding: Tensor,
+        seen: int,
+    ) -> None:
+        self.model = model
+        self.film = film
+        self.classes = classes  # sorted labels (C,)
+        self.statistics = statistics
+        self.task_embedding = task_embedding  # z_G
+        self.seen = seen  # images read so far
+
+    def update(self, images: Tensor, labels: Tensor, *, mode: str = "fixed") -> Adapted:
+        """The classifier after more examples, of known classes or new ones; earlier images are not needed.
+
+        `fixed` keeps FiLM as the first data made it: the result is that of seeing everything at once with this
+        FiLM, in any order. `paper` makes FiLM anew from the running task embedding and keeps the means of
+        earlier examples as they were.
+
+        >>> import torch
+        >>> from cnaps import CNAPs
+        >>> images = torch.rand(4, 3, 84, 84)
+        >>> with torch.no_grad():
+        ...     adapted = CNAPs().adapt(images, torch.tensor([0, 0, 7, 7]))
+        ...     later = adapted.update(images[:2], torch.tensor([7, 3]))
+        >>> later.classes.tolist(), later.statistics.counts.tolist(), later.forget([3]).classes.tolist()
+        ([0, 3, 7], [2.0, 1.0, 3.0], [0, 7])
+        """
+        if mode not in UPDATES:
+            raise InputError(f"no update mode named {mode!r}; there are: {', '.join(UPDATES)}")
+        check_images(images, "images", self.model.backbone.min_image_size)
+        new, index = check_labels(labels, len(images))
+        if mode == "paper":
+            latest = self.model._adapt(images, new, index, self.task_embedding, self.seen)
+        else:
+            embedded = self.features(images)
+            added = ClassStatistics.of(
+                embedded, index.to(embedded.device), len(new), scatter=self.model.head.needs_scatter
+            )
+            chunk_size = None if torch.is_grad_enabled() else DEFAULT_CHUNK
+            latest_embedding = self.model._task_embedding(images.to(self.model.device), chunk_size)
+            embedding = running_mean(self.task_embedding, self.seen, latest_embedding, len(images))
+            latest = Adapted(self.model, self.film, new, added, embedding, self.seen + len(images))
+        classes = torch.cat([self.classes, new[~torch.isin(new, self.classes)]])
+        place = (new[:, None] == classes).int().argmax(1)
+        merged = self.statistics.merge(latest.statistics, place, len(classes))
+        classes, order = classes.sort()
+        return Adapted(self.model, latest.film, classes, merged.select(order), latest.task_embedding, latest.seen)
+
+    def forget(self, classes: Iterable[int]) -> Adapted:
+        """The classifier without some of its classes; FiLM and what it was made from stay."""
+        gone = set(classes)
+        known = self.classes.tolist()
+        unknown = gone - set(known)
+        if unknown:
+            raise InputError(f"cannot forget {', '.join(map(str, sorted(unknown)))}: no such class")
+        keep = torch.tensor([i for i, label in enumerate(known) if label not in gone], dtype=torch.long)
+        if len(keep) == 0:
+            raise InputError("cannot forget every class: at least one must remain")
+        forgetful = copy(self)
+        forgetful.__dict__.pop("_fixed_classifier", None)
+        forgetful.classes, forgetful.statistics = self.classes[keep], self.statistics.select(keep)
+        return forgetful
+
+    def relabel(self, classes: Tensor) -> Adapted:
+        """The same task under other labels, given in the order of `classes` and rising like them."""
+        renamed = copy(self)
+        renamed.classes = classes
+        return renamed
+
+    def features(self, images: Tensor, *, chunk_size: int | None = None) -> Tensor:
+        """Adapted features (M, d) of float images (M, 3, H, W), as the head's classifier reads them."""
+        check_images(images, "images", self.model.backbone.min_image_size)
+        images = images.to(self.model.device)
+        if torch.is_grad_enabled() or self.model.config.backbone_norm == "batch":
+            return self._network(images)
+        network = self._folded_network
+        return torch.cat([network(part) for part in images.split(chunk_size or DEFAULT_CHUNK)])
+
+    def logits(self, images: Tensor, *, chunk_size: int | None = None) -> Tensor:
+        """Logits (M, C) of float images (M, 3, H, W); columns in the order of `classes`."""
+        features = self.features(images, chunk_size=chunk_size)
+        return (self.classifier if torch.is_grad_enabled() else self._fixed_classifier)(features)
+
+    def predict(self, images: Tensor) -> Tensor:
+        """The most probable label of each image (M,)."""
+        with torch.no_grad():
+            return self.classes[self.logits(images).argmax(1).cpu()]
+
+    @property
+    def classifier(self) -> nn.Module:
+        """From embedded features (M, d) to logits (M, C)."""
+        return self.model.head.classifier(self.statistics)
+
+    def fold(self) -> nn.Module:
+        """A plain network from float images to logits: convolutions with bias, no norm, no FiLM.
+
+        For prediction only: it is a copy without gradients, and needs the model no longer.
+        """
+        if self.model.config.backbone_norm == "batch":
+            raise InputError("a model that normalises by batch statistics cannot be folded")
+        return nn.Sequential(self._folded_network, self._fixed_classifier).eval()
+
+    def export_onnx(self, path: str | PathLike[str], image_size: int | None = None) -> None:
+        """Write the folded network as ONNX: float images (batch, 3, S, S) to logits (batch, C)."""
+        from cnaps.export import export_onnx
+
+        export_onnx(self.fold(), path, image_size or self.model.image_size)
+
+    def detach(self) -> Adapted:
+        """The same task without the history that training needs."""
+        s = self.statistics
+        scatter = None if s.scatter is None else tuple(f.detach() for f in s.scatter)
+        statistics = replace(s, means=s.means.detach(), scatter=scatter)
+        embedding = self.task_embedding.detach()
+        return Adapted(self.model, self.film.detach(), self.classes, statistics, embedding, self.seen)
+
+    @cached_property
+    def _folded_network(self) -> AdaptedNetwork:
+        with torch.no_grad():
+            return self._network
+
+    @cached_property
+    def _fixed_classifier(self) -> nn.Module:
+        with torch.no_grad():
+            return self.classifier
+
+    @property
+    def _network(self) -> AdaptedNetwork:
+        stages = [
+            self.model._stage(i, self.film.stages[i] if self.film.stages else None)
+            for i in range(len(self.model.backbone.stages))
+        ]
+        every = self.model.config.features == "all"
+        return AdaptedNetwork(self.model._stem(), stages, self.model.head, every)
+
+
+class AdaptedNetwork(nn.Module):
+    """Stem, adapted stages, pooling: from images to the features that a task's classifier reads."""
+
+    def __init__(self, stem: nn.Module, stages: list[nn.Module], head: Head, every_stage: bool) -> None:
+        super().__init__()
+        self.stem, self.stages, self.head, self.every_stage = stem, nn.ModuleList(stages), head, every_stage
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(M, 3, H, W) -> (M, d)."""
+        x = self.stem(images.contiguous(memory_format=torch.channels_last))
+        pooled = []
+        for i, stage in enumerate(self.stages):
+            x = stage(x)
+            if self.every_stage or i == len(self.stages) - 1:
+                pooled.append(pool(x))
+        return self.head.embed(torch.cat(pooled, 1))
+
+
+def running_mean(earlier: Tensor, earlier_count: int, latest: Tensor, latest_count: int) -> Tensor:
+    """The mean over everything seen so far, in double precision, so that thousands of updates do not drift."""
+    share = latest_count / (latest_count + earlier_count)
+    return earlier.double() + share * (latest.double() - earlier.double())
