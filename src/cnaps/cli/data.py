@@ -123,7 +123,7 @@ def doctor(
         typer.secho(f"{finding.state:12}", fg=marks[finding.state], nl=False)
         typer.echo(f"{finding.name:14}{finding.note}")
         for part in finding.missing:
-            typer.echo(f"{'':12}{'':14}{part.pattern}  <-  {part.url}")
+            typer.echo(f"{'':12}{'':14}{part.file}  <-  {part.url}")
     ready = sum(finding.state == "ready" for finding in findings)
     typer.echo(f"{ready} of {len(findings)} data sets are ready in {folder}")
 

@@ -57,15 +57,17 @@ class Folder(Tree):
 
     def read(self, name: str) -> bytes:
         """See :class:`Tree`."""
-        path = self.path / name
+        path = self.local(name)
         try:
             _check_size(path.stat().st_size, path)
             return path.read_bytes()
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror}") from error
 
-    def local(self, name: str) -> Path | None:
+    def local(self, name: str) -> Path:
         """See :class:`Tree`."""
+        if name.startswith("/") or ".." in PurePosixPath(name).parts:
+            raise DataError(f"{name} leads out of {self.path}")
         return self.path / name
 
 
@@ -182,9 +184,8 @@ def open_tree(path: str | Path, scratch: Path, parts: Iterable[str] = ()) -> Tre
     path = Path(path)
     if path.is_dir():
         folder = Folder(path)
-        packed = sorted(
-            {item for part in parts for item in path.glob(part) if item.is_file() and is_archive(item)}
-        )
+        found = {item for part in parts for item in path.glob(part)}
+        packed = sorted(item for item in found if item.is_file() and is_archive(item))
         return Union(path, [folder, *(open_tree(item, scratch) for item in packed)]) if packed else folder
     if not path.exists():
         raise DataError(f"{path} does not exist")

@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import mmap
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -145,7 +147,11 @@ class Collection:
             fill(range(len(rows)))
         else:
             step = max(4, -(-len(rows) // (4 * count)))
-            list(_pool(count).map(fill, [range(i, min(i + step, len(rows))) for i in range(0, len(rows), step)]))
+            list(
+                _pool(count, os.getpid()).map(
+                    fill, [range(i, min(i + step, len(rows))) for i in range(0, len(rows), step)]
+                )
+            )
         return torch.from_numpy(out).permute(0, 3, 1, 2)  # (N, 3, S, S)
 
     def _cells(self, rows: Sequence[int], column: str) -> Iterator[tuple[Any, int]]:
@@ -286,12 +292,15 @@ def _without_empty(about: Description, counts: np.ndarray) -> Description:
 
 
 def _map(path: Path) -> pa.ipc.RecordBatchFileReader:
+    """Map the file; by mmap, because Arrow's own mapping asks for the whole batch around every image."""
     try:
-        return pa.ipc.open_file(pa.memory_map(str(path)))
-    except (OSError, pa.ArrowInvalid) as error:
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return pa.ipc.open_file(pa.BufferReader(pa.py_buffer(mapped)))
+    except (OSError, ValueError, pa.ArrowInvalid) as error:
         raise DataError(f"{path} is damaged ({error}); prepare the collection again") from error
 
 
 @cache
-def _pool(threads: int) -> ThreadPoolExecutor:
+def _pool(threads: int, process: int) -> ThreadPoolExecutor:  # a forked process needs threads of its own
     return ThreadPoolExecutor(threads, thread_name_prefix="decode")

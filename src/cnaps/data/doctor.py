@@ -26,23 +26,32 @@ def examine(folder: str | Path) -> list[Finding]:
     folder = Path(folder)
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder")
-    return [_examine(folder, name) for name in META_DATASET]
+    ready, damaged = _collections(folder)
+    return [ready.get(name) or damaged.get(name) or _downloads(folder, name) for name in META_DATASET]
 
 
-def _examine(folder: Path, name: str) -> Finding:
-    if (folder / name / METADATA).exists():
+def _collections(folder: Path) -> tuple[dict[str, Finding], dict[str, Finding]]:
+    ready, damaged = {}, {}
+    for metadata in sorted(folder.glob(f"[!.]*/{METADATA}")):
+        path = metadata.parent
         try:
-            collection = Collection.open(folder / name)
+            found = Collection.open(path)
         except DataError as error:
-            return Finding(name, "damaged", str(error))
-        note = f"{len(collection.classes):,} classes, {len(collection):,} images of {collection.size} pixels"
-        return Finding(name, "ready", note)
+            damaged[path.name] = Finding(path.name, "damaged", str(error))
+            continue
+        note = f"{path.name}: {len(found.classes):,} classes, {len(found):,} images of {found.size} pixels"
+        ready[found.name] = Finding(found.name, "ready", note)
+    return ready, damaged
+
+
+def _downloads(folder: Path, name: str) -> Finding:
     absent = {
-        part: not any(any(place.glob(part.pattern)) for place in (folder, folder / name))
+        part: not any(any(place.glob(pattern)) for place in (folder, folder / name) for pattern in part.patterns)
         for part in readers()[name].parts
     }
     missing = tuple(part for part, away in absent.items() if away)
     if not missing:
         source = folder / name if (folder / name).is_dir() else folder
-        return Finding(name, "downloaded", f"run `cnaps data prepare {name} {source} {folder / name}`")
+        dest = folder / (f"{name}-84" if source != folder else name)
+        return Finding(name, "downloaded", f"run `cnaps data prepare {name} {source} {dest}`")
     return Finding(name, "missing", f"{len(missing)} of {len(absent)} files are not here:", missing)

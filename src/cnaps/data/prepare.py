@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from cnaps.data import splits as split_rules
 from cnaps.data.archives import open_tree
-from cnaps.data.collection import Collection, Description, assemble, encoded_batch
+from cnaps.data.collection import METADATA, Collection, Description, assemble, encoded_batch
 from cnaps.data.images import encode, load_image
 from cnaps.data.readers import get_reader, readers
 from cnaps.data.readers.base import Images, Plan, Reader, Splits
@@ -81,9 +81,14 @@ def prepare(
         licence=licence,
     )
     origin = _origin(about, plan.images)
-    if dest.exists() and not overwrite:
-        return Prepared(_existing(dest, origin, strict), True)
-    _encode_all(plan.images, scratch, origin, size, workers or cpu_count())
+    if _occupied(dest) and not overwrite:
+        found = _existing(dest, origin, strict)
+        shutil.rmtree(scratch, ignore_errors=True)
+        return Prepared(found, True)
+    changed = source.stat()
+    _encode_all(
+        plan.images, scratch, f"{origin} {changed.st_size} {changed.st_mtime_ns}", size, workers or cpu_count()
+    )
     shards = sorted(scratch.glob("*.shard"))
     broken = _broken(shards)
     if strict and broken:
@@ -96,7 +101,7 @@ def prepare(
 def _plan(reader: Reader, source: Path, scratch: Path) -> Plan:
     if reader.name == "folder" and source.suffix.lower() == ".csv":
         return read_csv(source)
-    return reader.read(open_tree(source, scratch, [part.pattern for part in reader.parts]))
+    return reader.read(open_tree(source, scratch, [name for part in reader.parts for name in part.patterns]))
 
 
 def _splits(plan: Plan, name: str, choice: str, seed: int) -> Splits:
@@ -134,6 +139,15 @@ def _origin(about: Description, images: Images) -> str:
     return digest.hexdigest()
 
 
+def _occupied(dest: Path) -> bool:
+    """Whether a collection is there; anything else that is there is never overwritten."""
+    if (dest / METADATA).exists():
+        return True
+    if dest.exists() and (not dest.is_dir() or any(dest.iterdir())):
+        raise DataError(f"{dest} exists and is not a collection; give another destination")
+    return False
+
+
 def _existing(dest: Path, origin: str, strict: bool) -> Collection:
     collection = Collection.open(dest)
     if collection.prepared_from != origin:
@@ -153,6 +167,9 @@ def _encode_all(images: Images, scratch: Path, origin: str, size: int, workers: 
         not stamp.exists() or stamp.read_text(encoding="utf-8").strip() != json.dumps(origin)
     ):
         for shard in scratch.glob("*.shard"):
+            shard.unlink()
+    for shard in scratch.glob("*.shard"):
+        if _broken([shard]):  # somebody may have mended the images meanwhile
             shard.unlink()
     write_json(stamp, origin)
     total = sum(images.counts)
@@ -195,12 +212,13 @@ class _Job:
         self.images = images
         self.scratch = scratch
         self.size = size
+        self.rows = SHARD_ROWS
 
     def __call__(self, start: int) -> int:
         offsets = np.concatenate([[0], np.cumsum(self.images.counts)])
         rows: list[tuple[int, str, bytes, bytes]] = []
         broken: list[tuple[str, str]] = []
-        stop = min(start + SHARD_ROWS, int(offsets[-1]))
+        stop = min(start + self.rows, int(offsets[-1]))
         for global_row in range(start, stop):
             index = int(np.searchsorted(offsets, global_row, side="right")) - 1
             position = global_row - int(offsets[index])

@@ -32,5 +32,5 @@ READER = Reader(
     "FGVC Aircraft: 100 variants of aircraft",
     read,
     licence="non-commercial research",
-    parts=(Part("fgvc-aircraft-2013b.tar.gz", f"{_HOME}/fgvc-aircraft-2013b.tar.gz"),),
+    parts=(Part("fgvc-aircraft-2013b.tar.gz", f"{_HOME}/fgvc-aircraft-2013b.tar.gz", ("fgvc-aircraft-2013b",)),),
 )

@@ -46,10 +46,16 @@ class Plan:
 
 
 class Part(NamedTuple):
-    """A file that the publisher ships: a pattern for its name, and where it is published."""
+    """A file that the publisher ships, where it is published, and what else shows that it is there."""
 
-    pattern: str
+    file: str
     url: str
+    others: tuple[str, ...] = ()
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """Every name by which it is found, packed or unpacked."""
+        return (self.file if self.file.startswith("*") else f"*{self.file}", *self.others)
 
 
 @dataclass(frozen=True)

@@ -16,5 +16,5 @@ READER = Reader(
     "CUB-200-2011: birds of 200 species",
     read,
     licence="non-commercial research and education",
-    parts=(Part("CUB_200_2011.tgz", "https://data.caltech.edu/records/65de6-vp158"),),
+    parts=(Part("CUB_200_2011.tgz", "https://data.caltech.edu/records/65de6-vp158", ("CUB_200_2011",)),),
 )

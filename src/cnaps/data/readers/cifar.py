@@ -20,7 +20,7 @@ _HOME = "https://www.cs.toronto.edu/~kriz"
 _ADMITTED = {
     (f"numpy.{core}.{module}", name)
     for core in ("core", "_core")
-    for module, name in (("multiarray", "_reconstruct"), ("multiarray", "scalar"), ("numeric", "_frombuffer"))
+    for module, name in (("multiarray", "_reconstruct"), ("numeric", "_frombuffer"))
 } | {("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")}
 
 
@@ -97,13 +97,13 @@ READERS = (
         "CIFAR-10: small photographs of 10 classes",
         _reader(r"data_batch_\d|test_batch", "batches.meta", "labels", "label_names"),
         licence="not stated by its authors; research",
-        parts=(Part("cifar-10-python.tar.gz", f"{_HOME}/cifar-10-python.tar.gz"),),
+        parts=(Part("cifar-10-python.tar.gz", f"{_HOME}/cifar-10-python.tar.gz", ("cifar-10-batches-py",)),),
     ),
     Reader(
         "cifar100",
         "CIFAR-100: small photographs of 100 classes",
         _reader(r"train|test", "meta", "fine_labels", "fine_label_names"),
         licence="not stated by its authors; research",
-        parts=(Part("cifar-100-python.tar.gz", f"{_HOME}/cifar-100-python.tar.gz"),),
+        parts=(Part("cifar-100-python.tar.gz", f"{_HOME}/cifar-100-python.tar.gz", ("cifar-100-python",)),),
     ),
 )

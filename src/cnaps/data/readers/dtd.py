@@ -16,5 +16,11 @@ READER = Reader(
     "Describable Textures: 47 textures",
     read,
     licence="research",
-    parts=(Part("dtd-r1.0.1.tar.gz", "https://www.robots.ox.ac.uk/~vgg/data/dtd/download/dtd-r1.0.1.tar.gz"),),
+    parts=(
+        Part(
+            "dtd-r1.0.1.tar.gz",
+            "https://www.robots.ox.ac.uk/~vgg/data/dtd/download/dtd-r1.0.1.tar.gz",
+            ("dtd/images",),
+        ),
+    ),
 )

@@ -75,7 +75,7 @@ READER = Reader(
     read,
     licence="research",
     parts=(
-        Part("102flowers.tgz", f"{_HOME}/102flowers.tgz"),
+        Part("102flowers.tgz", f"{_HOME}/102flowers.tgz", ("jpg",)),
         Part("imagelabels.mat", f"{_HOME}/imagelabels.mat"),
     ),
 )

@@ -35,7 +35,7 @@ READER = Reader(
     read,
     licence="non-commercial research and education",
     parts=(
-        Part("fungi_train_val.tgz", f"{_HOME}/fungi_train_val.tgz"),
-        Part("train_val_annotations.tgz", f"{_HOME}/train_val_annotations.tgz"),
+        Part("fungi_train_val.tgz", f"{_HOME}/fungi_train_val.tgz", ("images",)),
+        Part("train_val_annotations.tgz", f"{_HOME}/train_val_annotations.tgz", ("train.json",)),
     ),
 )

@@ -72,8 +72,11 @@ READER = Reader(
     read,
     licence="non-commercial research and education",
     parts=(
-        Part("*ILSVRC2012_img_train.tar", "https://image-net.org/challenges/LSVRC/2012/2012-downloads.php"),
-        Part("n????????.tar", "(instead of ILSVRC2012_img_train.tar: the thousand tars in it)"),
+        Part(
+            "ILSVRC2012_img_train.tar",
+            "https://image-net.org/challenges/LSVRC/2012/2012-downloads.php",
+            ("n????????.tar", "n????????", "ILSVRC2012_img_train"),
+        ),
         Part("wordnet.is_a.txt", "https://image-net.org/data/wordnet.is_a.txt"),
         Part("words.txt", "https://image-net.org/data/words.txt"),
     ),

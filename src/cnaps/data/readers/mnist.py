@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import math
 import struct
 import zlib
 
@@ -56,7 +57,7 @@ def _idx(tree: Tree, names: list[str], stem: str, dimensions: int) -> np.ndarray
     except (OSError, EOFError, zlib.error, struct.error) as error:
         raise DataError(f"{found[0]} in {tree.path} is damaged: {error}") from error
     values = np.frombuffer(content, np.uint8, offset=4 * (1 + dimensions))
-    if magic != 0x800 + dimensions or values.size != np.prod(shape):
+    if magic != 0x800 + dimensions or values.size != math.prod(shape):
         raise DataError(f"{found[0]} in {tree.path} is no whole idx file of {dimensions} dimensions")
     return values.reshape(shape)
 
@@ -67,7 +68,7 @@ READER = Reader(
     read,
     licence="CC BY-SA 3.0",
     parts=tuple(
-        Part(f"*{part}-{kind}-ubyte*", f"{_HOME}/{part}-{kind}-ubyte.gz")
+        Part(f"{part}-{kind}-ubyte.gz", f"{_HOME}/{part}-{kind}-ubyte.gz", (f"{part}-{kind}-ubyte",))
         for part in _PARTS
         for kind in ("images-idx3", "labels-idx1")
     ),

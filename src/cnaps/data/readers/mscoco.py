@@ -46,7 +46,9 @@ READER = Reader(
     read,
     licence="annotations CC BY 4.0; images under their owners' Flickr terms",
     parts=(
-        Part("train2017.zip", f"{_HOME}/zips/train2017.zip"),
-        Part("annotations_trainval2017.zip", f"{_HOME}/annotations/annotations_trainval2017.zip"),
+        Part("train2017.zip", f"{_HOME}/zips/train2017.zip", ("train2017",)),
+        Part(
+            "annotations_trainval2017.zip", f"{_HOME}/annotations/annotations_trainval2017.zip", ("annotations",)
+        ),
     ),
 )

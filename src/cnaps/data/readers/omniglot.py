@@ -32,7 +32,7 @@ READER = Reader(
     read,
     licence="MIT",
     parts=(
-        Part("*images_background.zip", f"{_HOME}/images_background.zip"),
-        Part("*images_evaluation.zip", f"{_HOME}/images_evaluation.zip"),
+        Part("images_background.zip", f"{_HOME}/images_background.zip", ("images_background",)),
+        Part("images_evaluation.zip", f"{_HOME}/images_evaluation.zip", ("images_evaluation",)),
     ),
 )

@@ -45,6 +45,8 @@ def _bitmaps(tree: Tree, name: str) -> np.ndarray:
             array = np.load(io.BytesIO(tree.read(name)), allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
         raise DataError(f"{name} in {tree.path} is no numpy file of drawings: {error}") from error
+    if not isinstance(array, np.ndarray):
+        raise DataError(f"{name} in {tree.path} is an archive of arrays, not one array")
     if array.ndim != 2 or array.shape[1] != 784 or array.dtype not in (np.uint8, np.bool_):
         raise DataError(f"{name} in {tree.path} should hold uint8 rows of 784, not {array.dtype} {array.shape}")
     return array

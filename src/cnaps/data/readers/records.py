@@ -55,7 +55,7 @@ def read(tree: Tree) -> Plan:
         ids = sorted(spec["class_names"], key=int)
         classes = [str(spec["class_names"][index]) for index in ids]
         pattern, name = spec.get("file_pattern", "{}.tfrecords"), str(spec["name"])
-        files = [folder + pattern.format(index) for index in ids]
+        files = [folder + pattern.replace("{}", index) for index in ids]
         hierarchy: dict[str, Any] | None = None
         if "split_subgraphs" in spec:
             nodes = [node for part in spec["split_subgraphs"].values() for node in part]
@@ -81,6 +81,9 @@ def read(tree: Tree) -> Plan:
             splits = _consecutive(spec["classes_per_split"], range(len(classes) + 1))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise DataError(f"dataset_spec.json in {tree.path} is not as published: {error!r}") from error
+    missing = sorted(set(files) - set(tree.names()))
+    if missing:
+        raise DataError(f"{tree.path} lacks {len(missing)} of {len(files)} record files, {missing[0]} among them")
     return Plan(classes, RecordImages(tree, files, classes), lambda: splits, hierarchy, name)
 
 

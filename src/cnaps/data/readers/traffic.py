@@ -18,8 +18,9 @@ READER = Reader(
     licence="research",
     parts=(
         Part(
-            "GTSRB*Training_Images.zip",
+            "GTSRB_Final_Training_Images.zip",
             "https://sid.erda.dk/public/archives/daaeac0d7ce1152aea9b61d9f1e19370/GTSRB_Final_Training_Images.zip",
+            ("GTSRB*Training_Images.zip", "GTSRB"),
         ),
     ),
 )
