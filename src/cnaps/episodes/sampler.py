@@ -124,9 +124,8 @@ class Sampler:
             rows = tuple(start + i for i in _draw(generator, targets + n, count))
             chosen_targets.append(rows[:targets])
             chosen_context.append(rows[targets:])
-        return TaskDescription(
-            index, source.name, tuple(classes), tuple(chosen_context), tuple(chosen_targets)
-        )
+        chosen = tuple(chosen_context), tuple(chosen_targets)
+        return TaskDescription(int(index), source.name, tuple(classes), *chosen)
 
     def _count_ways(self, generator: np.random.Generator, source: _Source, pool: Sequence[int]) -> int:
         most = min(self.limits.max_ways, len(pool))
