@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,11 @@ import numpy as np
 import pytest
 
 os.environ.setdefault("CNAPS_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))  # for `program`, here and in the processes that tests start
 
-PROGRAM = Path(__file__).parent / "program.py"
+import program  # noqa: E402  registers the small backbone
 
 
 @pytest.fixture(scope="session")
@@ -24,43 +30,81 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from cnaps.data.collection import write_collection
 
     images, labels = load_digits(return_X_y=True)
-    scaled = (images.reshape(-1, 8, 8) * 255 / 16).astype(np.uint8)
+    pixels = np.kron(images.reshape(-1, 8, 8), np.ones((1, 4, 4))) * 255 / 16  # (N, 32, 32)
+    pixels = np.repeat(pixels.astype(np.uint8)[..., None], 3, axis=3)
     order = np.argsort(labels, kind="stable")
-    examples = (
-        (int(labels[i]), f"{i}", np.repeat(np.kron(scaled[i], np.ones((4, 4), np.uint8))[..., None], 3, 2))
-        for i in order
-    )
     folder = tmp_path_factory.mktemp("collections") / "digits"
     write_collection(
         folder,
         name="digits",
         classes=[str(k) for k in range(10)],
-        examples=examples,
+        examples=((int(labels[i]), str(i), pixels[i]) for i in order),
         size=32,
         splits={"train": [0, 1, 2, 3, 4, 5], "valid": [6, 7, 8, 9]},
     )
     return folder
 
 
-@pytest.fixture
-def settings(digits: Path) -> dict[str, Any]:
-    """A run of a few seconds: 8 steps of 4 small tasks."""
-    import program  # noqa: F401  registers the small backbone
+@pytest.fixture(scope="session")
+def theta(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that trained the small backbone on the training digits."""
+    from cnaps.training.config import PretrainConfig
+    from cnaps.training.start import pretrain
 
+    folder = tmp_path_factory.mktemp("theta") / "run"
+    config = PretrainConfig(
+        data=(str(digits),),
+        backbone=program.BACKBONE,
+        epochs=6,
+        batch=64,
+        learning_rate=0.05,
+        flip=False,
+        held_out=0.2,
+        drop_every=4,
+        tensorboard=False,
+    )
+    pretrain(config, folder, device="cpu")
+    return folder
+
+
+@pytest.fixture
+def settings(digits: Path, theta: Path) -> dict[str, Any]:
+    """A run of about a second: 8 steps of 4 small tasks, the last one of 2."""
     return {
         "seed": 5,
         "data": {"train": [str(digits)], "valid": [str(digits)]},
-        "model": {"backbone": "tiny-for-tests", "adaptation": "film+ar", "head": "linear"},
-        "init": {"backbone": "random"},
+        "model": {"backbone": program.BACKBONE, "adaptation": "film+ar", "head": "linear"},
+        "init": {"backbone": str(theta)},
         "tasks": {"total": 30, "per_step": 4, "ways": 3, "shots": 4, "targets": 4},
         "validation": {"every": 12, "tasks_per_set": 4},
+        "optimiser": {"learning_rate": 1e-3, "ema": 0.9, "schedule": {"kind": "cosine", "warmup": 2}},
+        "augmentation": {"flip": 0.5, "zoom": 0.5, "image_jitter": 0.1},
+        "memory": {"lite": 5},
         "checkpoint_every": 1,
+        "tensorboard": False,
     }
 
 
-def command(*arguments: str | Path) -> list[str]:
-    return [sys.executable, str(PROGRAM), *map(str, arguments)]
+@pytest.fixture(scope="session")
+def start_process() -> Callable[..., BaseProcess]:
+    """Start a function in a real process of its own; the imports are paid once, by the server that forks them."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["program", "accelerate", "cnaps.training.start", "cnaps.training.curves"])
+
+    def start(function: Callable[..., Any], *arguments: Any) -> BaseProcess:
+        process = context.Process(target=function, args=arguments)
+        process.start()
+        return process
+
+    return start
 
 
-def run_program(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=300, **options)
+@pytest.fixture(scope="session")
+def cnaps() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run the command line in a process of its own."""
+
+    def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(HERE / "program.py"), *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+    return run

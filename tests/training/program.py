@@ -1,25 +1,36 @@
-"""The command line with a small backbone of the tests' own; run as a program, so that it can be killed."""
+"""The command line with a small backbone of the tests' own; a program, so that it can be killed."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from torch import nn
 
 from cnaps.nn.backbones import Backbone, register_backbone
 
-
-def _stage(inputs: int, outputs: int, stride: int = 2) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False),
-        nn.BatchNorm2d(outputs),
-        nn.ReLU(),
-    )
+BACKBONE = "tiny-for-tests"
 
 
-def tiny_backbone() -> Backbone:
+def _stage(inputs: int, outputs: int) -> nn.Sequential:
+    convolution = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU())
+
+
+def _tiny_backbone() -> Backbone:
     return Backbone(_stage(3, 8), [_stage(8, 16), _stage(16, 24)], image_size=32)
 
 
-register_backbone("tiny-for-tests", tiny_backbone)
+register_backbone(BACKBONE, _tiny_backbone)
+
+
+def train(settings: dict[str, Any], folder: str, resume: bool) -> None:
+    """What a process that will be killed runs."""
+    from cnaps.training.config import TrainConfig
+    from cnaps.training.settings import build
+    from cnaps.training.start import train
+
+    train(build(TrainConfig, settings), folder, resume=resume, device="cpu")
+
 
 if __name__ == "__main__":
     from cnaps.cli import main

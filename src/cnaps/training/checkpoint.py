@@ -47,9 +47,7 @@ def load_checkpoint(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]
     return tensors, json.loads(text)
 
 
-def optimiser_tensors(
-    optimiser: torch.optim.Optimizer, prefix: str = "optimiser."
-) -> dict[str, torch.Tensor]:
+def optimiser_tensors(optimiser: torch.optim.Optimizer, prefix: str = "optimiser.") -> dict[str, torch.Tensor]:
     """The optimiser's state as named tensors."""
     state = optimiser.state_dict()["state"]
     return {f"{prefix}{i}.{key}": value for i, values in state.items() for key, value in values.items()}

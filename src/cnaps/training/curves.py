@@ -39,9 +39,7 @@ def draw_curves(run: Path) -> None:
         axis.set(title=f"training {key}", xlabel="step")
         axis.grid(alpha=0.3)
     for name in validations[0]["sets"] if validations else ():
-        axes[2].plot(
-            [r["step"] for r in validations], [r["sets"][name] for r in validations], ".-", label=name
-        )
+        axes[2].plot([r["step"] for r in validations], [r["sets"][name] for r in validations], ".-", label=name)
     axes[2].set(title="validation accuracy", xlabel="step")
     axes[2].grid(alpha=0.3)
     if validations:

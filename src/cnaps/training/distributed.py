@@ -129,9 +129,7 @@ def launch(processes: int) -> int:
         for rank in range(processes):
             own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
             # A session of their own: Ctrl-C reaches the ranks once, through this process.
-            ranks.append(
-                subprocess.Popen(command, env={**os.environ, **common, **own}, start_new_session=True)
-            )
+            ranks.append(subprocess.Popen(command, env={**os.environ, **common, **own}, start_new_session=True))
         while any(child.poll() is None for child in ranks):
             while asked:
                 number = asked.pop(0)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from cnaps.checkpoints import save_model
 from cnaps.episodes import Task, TaskLoader
 from cnaps.training.augment import augment_task
 from cnaps.training.checkpoint import optimiser_tensors, restore_optimiser
@@ -228,8 +229,11 @@ class EpisodicJob:
 
     def save_model(self, folder: Path) -> None:
         """Write the (averaged) model as an ordinary model folder."""
+        sources = {
+            c.name: {"split": split or "all", "source": c.source, "licence": c.licence} for c, split in self._train
+        }
         with self.averaged():
-            self.model.save(folder)
+            save_model(self.model, folder, notes={"trained_on": sources})
 
     def close(self) -> None:
         """Stop the loader's threads."""

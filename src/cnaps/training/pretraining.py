@@ -52,9 +52,7 @@ class PretrainingJob:
         self.steps = config.epochs * self._epoch_steps
         self.validate_every = config.validate_every * self._epoch_steps
         self._batches: Iterator[Batch] | None = None
-        self._order = lru_cache(maxsize=2)(
-            self._shuffled
-        )  # this epoch's, and the next one's for reading ahead
+        self._order = lru_cache(maxsize=2)(self._shuffled)  # this epoch's, and the next one's for reading ahead
 
     @property
     def fingerprints(self) -> dict[str, str]:
@@ -65,9 +63,7 @@ class PretrainingJob:
         """One batch, shared out over the ranks; each rank normalises by the statistics of its own part."""
         config, device = self.config, self.world.device
         if self._batches is None:
-            self._batches = prefetch(
-                lambda s: self._read(self._rows(s)), range(step, self.steps), config.prefetch
-            )
+            self._batches = prefetch(lambda s: self._read(self._rows(s)), range(step, self.steps), config.prefetch)
         size = len(self._rows_of_all(step))
         images, labels = next(self._batches)
         self.network.train()
@@ -143,9 +139,7 @@ class PretrainingJob:
         weights = {name: t.detach().cpu().contiguous() for name, t in self.backbone.state_dict().items()}
         with atomic_folder(folder) as temporary:
             save_file(weights, temporary / "backbone.safetensors")
-            write_json(
-                temporary / "backbone.json", {"backbone": self.config.backbone, "image_size": self.size}
-            )
+            write_json(temporary / "backbone.json", {"backbone": self.config.backbone, "image_size": self.size})
 
     def close(self) -> None:
         """Stop the reading thread."""
@@ -193,9 +187,7 @@ class ImageSet:
                 self.classes += 1
         from cnaps.training.config import check
 
-        check(
-            self.classes >= 2, f"there are {self.classes} classes in {', '.join(config.data)}: 2 are needed"
-        )
+        check(self.classes >= 2, f"there are {self.classes} classes in {', '.join(config.data)}: 2 are needed")
         self.train, self.held_out = np.concatenate(train), np.concatenate(held_out)
 
     def read(self, rows: np.ndarray, size: int) -> Batch:

@@ -45,9 +45,7 @@ class RunFolder:
         """Begin a run in a new or empty folder."""
         path = Path(path)
         if (path / "config.json").exists():
-            raise InputError(
-                f"{path} already holds a run: continue it with --resume, or choose another folder"
-            )
+            raise InputError(f"{path} already holds a run: continue it with --resume, or choose another folder")
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -65,9 +63,7 @@ class RunFolder:
             raise CheckpointError(f"{self.path / 'environment.json'} cannot be read: {error}") from error
         for name, fingerprint in environment["data"].items():
             if old.get("data", {}).get(name) != fingerprint:
-                raise CheckpointError(
-                    f"the collection {name} is not the one that the run {self.path} began with"
-                )
+                raise CheckpointError(f"the collection {name} is not the one that the run {self.path} began with")
         return [
             f"{key} was {old.get(key)} and is {value}: the weights may differ by rounding"
             for key, value in environment.items()
@@ -83,9 +79,7 @@ class RunFolder:
             self._metrics.write(json.dumps(record).encode() + b"\n")
             self._metrics.flush()
         except OSError as error:
-            raise CnapsError(
-                f"cannot write {self.path / 'metrics.jsonl'}: {error.strerror or error}"
-            ) from error
+            raise CnapsError(f"cannot write {self.path / 'metrics.jsonl'}: {error.strerror or error}") from error
         writer = self._summary_writer(record["step"])
         if writer is not None:
             kind = record["kind"]

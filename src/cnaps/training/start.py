@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from cnaps.errors import CheckpointError, InputError
+from cnaps.errors import InputError
 from cnaps.training.config import PretrainConfig, TrainConfig
 from cnaps.training.distributed import World
 from cnaps.training.engine import Job, State, fit
@@ -30,9 +30,7 @@ def train(config: TrainConfig, folder: str | Path, *, resume: bool = False, devi
     return _run(config, folder, world, lambda: EpisodicJob(build_model(config), config, world), resume)
 
 
-def pretrain(
-    config: PretrainConfig, folder: str | Path, *, resume: bool = False, device: str = "auto"
-) -> Outcome:
+def pretrain(config: PretrainConfig, folder: str | Path, *, resume: bool = False, device: str = "auto") -> Outcome:
     """Train theta by full-way classification in a run folder; what ``cnaps pretrain`` calls."""
     from cnaps.training.pretraining import PretrainingJob
 
@@ -68,25 +66,12 @@ def build_model(config: TrainConfig) -> CNAPs:
 
 def load_backbone(backbone: torch.nn.Module, source: str) -> None:
     """Load theta from a safetensors file or from the folder of a ``cnaps pretrain`` run."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from cnaps.checkpoints import load_weights, read_safetensors
 
     path = Path(source)
     if path.is_dir():
-        found = [
-            p for p in (path / "backbone.safetensors", path / "best" / "backbone.safetensors") if p.exists()
-        ]
-        if not found:
-            raise CheckpointError(f"init.backbone: {path} holds no backbone.safetensors")
-        path = found[0]
-    try:
-        backbone.load_state_dict(load_file(path))
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"init.backbone: {path} cannot be read ({error})") from error
-    except RuntimeError as error:
-        raise CheckpointError(
-            f"init.backbone: the weights in {path} are of another network: {error}"
-        ) from error
+        path = next(iter([*path.glob("best/backbone.safetensors"), path / "backbone.safetensors"]))
+    load_weights(backbone, read_safetensors(path), str(path))
 
 
 Outcome = tuple[State, int | None]

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from cnaps.training.augment import augment_images, augment_task
+from cnaps.training.config import Augmentation
+from cnaps.training.tasks import task_generator
+
+TASK_LEVEL = ("flip", "rotate", "invert", "permute_channels", "recolour", "greyscale", "zoom")
+
+
+@pytest.fixture
+def images() -> torch.Tensor:
+    """Six different pictures: a bright square at another place in another colour each."""
+    pictures = torch.full((6, 3, 32, 32), 20, dtype=torch.uint8)
+    for i, picture in enumerate(pictures):
+        picture[i % 3, 4 * i : 4 * i + 8, 3 * i : 3 * i + 8] = 220
+    return pictures
+
+
+@pytest.mark.parametrize("name", TASK_LEVEL)
+def test_a_change_of_the_task_changes_every_image_alike(name: str, images: torch.Tensor) -> None:
+    options = Augmentation(**{name: 1.0})
+    # The second permutation of channels drawn may be the identity: look at several tasks.
+    changed = False
+    for index in range(4):
+        context, targets = augment_task(images, images, options, task_generator(0, index))
+        assert context.dtype == torch.uint8
+        assert context.shape == images.shape
+        assert torch.equal(context, targets), "the same picture looks the same in context and targets"
+        changed |= not torch.equal(context, images)
+    assert changed
+
+
+def test_an_image_by_itself_is_changed_independently(images: torch.Tensor) -> None:
+    same = images[:1].repeat(8, 1, 1, 1)
+    options = Augmentation(image_crop=0.3, image_jitter=0.4, image_flip=True)
+    context, targets = augment_task(same, same, options, task_generator(0, 0))
+    everything = torch.cat([context, targets]).flatten(1)
+    assert len(torch.unique(everything, dim=0)) == 16
+
+
+def test_no_augmentation_is_the_identity(images: torch.Tensor) -> None:
+    context, _ = augment_task(images, images, Augmentation(), task_generator(0, 0))
+    assert context is images
+
+
+def test_the_same_seed_and_index_make_the_same_pictures(images: torch.Tensor) -> None:
+    options = Augmentation(**dict.fromkeys(TASK_LEVEL, 0.5), image_crop=0.2, image_jitter=0.2)
+    first, again, other = (
+        torch.cat(augment_task(images, images, options, task_generator(7, index))) for index in (3, 3, 4)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_switching_one_change_on_leaves_the_others_as_they_were(images: torch.Tensor) -> None:
+    with_flip = Augmentation(invert=0.5, flip=1.0)
+    without = dataclasses.replace(with_flip, flip=0.0)
+    for index in range(6):
+        a, _ = augment_task(images, images, with_flip, task_generator(1, index))
+        b, _ = augment_task(images, images, without, task_generator(1, index))
+        assert torch.equal(a, b.flip(-1))
+
+
+def test_recoloured_pictures_stay_visible(images: torch.Tensor) -> None:
+    for index in range(30):
+        context, _ = augment_task(images, images, Augmentation(recolour=1.0), task_generator(2, index))
+        contrast = context.amax((1, 2, 3)).int() - context.amin((1, 2, 3)).int()
+        assert contrast.min() >= 40
+
+
+def test_a_crop_keeps_the_middle_of_a_plain_picture_plain() -> None:
+    plain = torch.full((3, 3, 16, 16), 90, dtype=torch.uint8)
+    cropped = augment_images(plain, crop=0.5, jitter=0.0, flip=True, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(cropped, plain)
