@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from cnaps.checkpoints import list_models as list_models
     from cnaps.checkpoints import load_model as load_model
+    from cnaps.classifier import FewShotClassifier as FewShotClassifier
     from cnaps.nn.model import Adapted as Adapted
     from cnaps.nn.model import CNAPs as CNAPs
     from cnaps.nn.model import ModelConfig as ModelConfig
@@ -20,8 +22,10 @@ if TYPE_CHECKING:
 _WHERE = {
     "Adapted": "cnaps.nn.model",
     "CNAPs": "cnaps.nn.model",
+    "FewShotClassifier": "cnaps.classifier",
     "ModelConfig": "cnaps.nn.model",
     "from_reference": "cnaps.reference",
+    "list_models": "cnaps.checkpoints",
     "load_model": "cnaps.checkpoints",
 }
 

@@ -19,6 +19,7 @@ def export_onnx(
     *,
     metadata: Mapping[str, str] | None = None,
     dtype: torch.dtype = torch.float32,
+    output: str = "logits",
 ) -> None:
     """Write a network (batch, 3, S, S) -> (batch, C) with a free batch dimension."""
     try:
@@ -34,7 +35,7 @@ def export_onnx(
             (example,),
             dynamo=True,
             input_names=["images"],
-            output_names=["logits"],
+            output_names=[output],
             dynamic_shapes=({0: batch},),
             verbose=False,
         )

@@ -118,7 +118,10 @@ class Adapted:
 
     def logits(self, images: Tensor, *, chunk_size: int | None = None) -> Tensor:
         """Logits (M, C) of float images (M, 3, H, W); columns in the order of `classes`."""
-        features = self.features(images, chunk_size=chunk_size)
+        return self.classify(self.features(images, chunk_size=chunk_size))
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Logits (M, C) of adapted features (M, d)."""
         return (self.classifier if torch.is_grad_enabled() else self._fixed_classifier)(features)
 
     def predict(self, images: Tensor) -> Tensor:

@@ -70,7 +70,7 @@ class Backbone(nn.Module):
         self.stem_pairs, x = foldable_pairs(self.stem, x.contiguous(memory_format=torch.channels_last))
         self.stage_pairs: list[list[tuple[str, str]]] = []
         self.channels = [x.shape[1]]  # of the stem and of each stage
-        self.site_channels = [
+        self.site_channels: list[list[int]] = [
             [stage.get_submodule(name).num_features for name in names]  # type: ignore[misc]
             for stage, names in zip(self.stages, self.sites, strict=True)
         ]
