@@ -173,7 +173,7 @@ def test_a_damaged_image_is_an_error_that_names_the_collection(tmp_path: Path) -
     small(tmp_path / "small")
     path = tmp_path / "small" / "images.arrow"
     path.write_bytes(path.read_bytes().replace(b"IHDR", b"XXXX"))
-    with pytest.raises(DataError, match="image 0 of .*small"):
+    with pytest.raises(DataError, match=r"image 0 of .*small"):
         Collection.open(tmp_path / "small").read([0])
 
 

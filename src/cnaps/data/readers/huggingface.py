@@ -18,8 +18,8 @@ from cnaps.errors import DataError
 class TableImages(Images):
     """Rows of tables; a row is (file, position in it)."""
 
-    def __init__(self, root: Path, files: list[str], column: str, rows: list[list[tuple[int, int]]]) -> None:
-        self.root = root
+    def __init__(self, tree: Tree, files: list[str], column: str, rows: list[list[tuple[int, int]]]) -> None:
+        self.tree = tree
         self.files = files
         self.column = column
         self.rows = rows
@@ -33,7 +33,7 @@ class TableImages(Images):
     def load(self, class_index: int, position: int) -> ImageLike:
         """See :class:`Images`."""
         file, row = self.rows[class_index][position]
-        value = _table(self.root / self.files[file]).column(self.column)[row].as_py()
+        value = _table(self.tree, self.files[file]).column(self.column)[row].as_py()
         content = value.get("bytes") if isinstance(value, dict) else value
         if not isinstance(content, bytes):
             raise DataError("the image is not held in the file itself; embed it when saving")
@@ -47,10 +47,10 @@ def read(tree: Tree) -> Plan:
     files = sorted(name for name in tree.names() if name.endswith((".arrow", ".parquet")))
     if not files:
         raise DataError(f"{tree.path} holds no .arrow or .parquet files of a Hugging Face data set")
-    image, label, names = _columns(_table(tree.path / files[0]).schema, tree.path)
+    image, label, names = _columns(_table(tree, files[0]).schema, tree.path)
     rows: dict[str, list[tuple[int, int]]] = {name: [] for name in names}
     for index, file in enumerate(files):
-        table = _table(tree.path / file)
+        table = _table(tree, file)
         if image not in table.column_names or label not in table.column_names:
             raise DataError(f"{file} in {tree.path} lacks the column {image!r} or {label!r}")
         for position, value in enumerate(table.column(label).to_pylist()):
@@ -59,7 +59,7 @@ def read(tree: Tree) -> Plan:
             name = names[value] if names and isinstance(value, int) else str(value)
             rows.setdefault(name, []).append((index, position))
     classes = names or sorted(rows)
-    return Plan(classes, TableImages(tree.path, files, image, [rows[name] for name in classes]))
+    return Plan(classes, TableImages(tree, files, image, [rows[name] for name in classes]))
 
 
 def _columns(schema: pa.Schema, path: Path) -> tuple[str, str, list[str]]:
@@ -77,7 +77,8 @@ def _columns(schema: pa.Schema, path: Path) -> tuple[str, str, list[str]]:
 
 
 @lru_cache(maxsize=256)
-def _table(path: Path) -> pa.Table:
+def _table(tree: Tree, name: str) -> pa.Table:
+    path = tree.path / name
     try:
         if path.suffix == ".parquet":
             import pyarrow.parquet as parquet

@@ -65,20 +65,18 @@ def read(tree: Tree) -> Plan:
             wordnet = Hierarchy(children, {node["wn_id"]: node["words"] for node in nodes}, classes)
             hierarchy, splits = wordnet.describe(), wordnet.splits()
         elif "classes_per_superclass" in spec:
-            sizes = [
-                count for _, count in sorted(spec["classes_per_superclass"].items(), key=lambda item: int(item[0]))
-            ]
-            supers = [spec["superclass_names"][str(index)] for index in range(len(sizes))]
-            bounds = [0, *accumulate(sizes)]
-            for index, (start, stop) in enumerate(pairwise(bounds)):  # "Greek-character01" there
-                prefix = supers[index]
-                classes[start:stop] = [
-                    f"{prefix}/{label.removeprefix(f'{prefix}-')}" for label in classes[start:stop]
-                ]
+            supers = sorted(spec["classes_per_superclass"], key=int)
+            bounds = [0, *accumulate(spec["classes_per_superclass"][index] for index in supers)]
+            for index, (start, stop) in zip(supers, pairwise(bounds), strict=True):
+                name_of = spec["superclass_names"][index]
+                for at in range(start, stop):  # "Greek-character01" there
+                    classes[at] = f"{name_of}/{classes[at].removeprefix(f'{name_of}-')}"
             hierarchy = alphabets(classes)
             splits = _consecutive(spec["superclasses_per_split"], bounds)
         else:
             splits = _consecutive(spec["classes_per_split"], range(len(classes) + 1))
+    except DataError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise DataError(f"dataset_spec.json in {tree.path} is not as published: {error!r}") from error
     missing = sorted(set(files) - set(tree.names()))
