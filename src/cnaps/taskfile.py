@@ -40,7 +40,9 @@ def write_task(path: str | os.PathLike[str], recogniser: Recogniser) -> None:
         "task_embedding": adapted.task_embedding,
     }
     if statistics.scatter is not None:
-        tensors["scatter"] = torch.cat(statistics.scatter)
+        # the bulk of such a file: half precision is far below what the number of examples leaves uncertain
+        rows = torch.cat(statistics.scatter)
+        tensors["scatter"] = rows.half() if rows.abs().amax() < torch.finfo(torch.half).max else rows
         tensors["scatter_rows"] = torch.tensor([len(rows) for rows in statistics.scatter])
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     about: dict[str, Any] = {
@@ -106,7 +108,10 @@ def _rebuild(model: CNAPs, about: dict[str, Any], tensors: dict[str, Tensor], so
     tensors = {name: tensor.to(model.device) for name, tensor in tensors.items()}
     scatter = None
     if model.head.needs_scatter:
-        scatter = tuple(tensors["scatter"].split(tensors["scatter_rows"].tolist()))
+        rows = tensors["scatter"].to(torch.get_default_dtype())
+        if rows.ndim != 2 or rows.shape[1] != sum(widths):
+            raise ValueError(f"scatter has the shape {tuple(rows.shape)}")
+        scatter = tuple(rows.split(tensors["scatter_rows"].tolist()))
         if len(scatter) != ways:
             raise ValueError("scatter of other classes")
     adapted = Adapted(

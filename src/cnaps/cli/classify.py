@@ -1,0 +1,243 @@
+"""`cnaps classify`, `fit`, `predict`, `export` and `models`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from cnaps.recogniser import Recogniser
+    from cnaps.results import Result, Skipped
+
+SOME_SKIPPED = 3
+_CODES = (
+    "Exit codes: 0 every image was classified; 2 nothing was done, the message says why; "
+    f"{SOME_SKIPPED} some images could not be read, all others were classified and written."
+)
+_TABLE_ROWS = 40  # in the terminal, where the rest is in a file
+
+_EXAMPLES = typer.Argument(..., help="A folder with a sub-folder for each class, or a CSV of path,label.")
+_IMAGES = typer.Argument(..., help="Files, folders, quoted patterns, or .txt files that list paths.")
+_TASK = typer.Argument(..., help="A task file, as written by `cnaps fit` or --save.")
+_OUT = typer.Option(None, "--out", "-o", help="Write the results: a .csv or .json file.")
+_REPORT = typer.Option(None, "--report", help="Write a page with thumbnails, the least certain first (.html).")
+_SAVE = typer.Option(None, "--save", help="Keep what was learned in a task file, for `cnaps predict`.")
+_TOP = typer.Option(3, "--top", min=1, help="How many classes to write for an image: the best and runners-up.")
+_MODEL = typer.Option(None, "--model", help="A model by name (see `cnaps models`) or folder.")
+_FLIP = typer.Option(False, "--flip", help="Learn from mirror images too, where left and right do not matter.")
+_DEVICE = typer.Option("auto", "--device", help="auto, cpu, cuda, ...")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command(epilog=_CODES)(classify)
+    app.command(epilog=_CODES)(fit)
+    app.command(epilog=_CODES)(predict)
+    app.command()(export)
+    app.command()(models)
+
+
+def classify(
+    examples: Path = _EXAMPLES,
+    images: list[str] = _IMAGES,
+    out: Path | None = _OUT,
+    report: Path | None = _REPORT,
+    save: Path | None = _SAVE,
+    top: int = _TOP,
+    model: str | None = _MODEL,
+    flip: bool = _FLIP,
+    device: str = _DEVICE,
+) -> None:
+    """Learn classes from a few examples each and classify images, in one go."""
+    from cnaps.data.examples import find_examples, find_images
+
+    _check_outputs(out, report, save)
+    labelled = find_examples(examples)
+    files = find_images(images)
+    recogniser = _learn(labelled, model, flip, device)
+    results, skipped = _classify_files(recogniser, files, top)
+    if save is not None:
+        recogniser.save(save)
+    _write(results, skipped, out, report, labelled)
+    _finish(results, skipped, [path for path in (out, report, save) if path is not None])
+
+
+def fit(
+    examples: Path = _EXAMPLES,
+    task: Path = typer.Argument(..., help="The task file to write, such as my-classes.safetensors."),
+    model: str | None = _MODEL,
+    flip: bool = _FLIP,
+    device: str = _DEVICE,
+) -> None:
+    """Learn classes from a few examples each and keep them in a task file."""
+    from cnaps.data.examples import find_examples
+
+    _check_outputs(None, None, task)
+    recogniser = _learn(find_examples(examples), model, flip, device)
+    recogniser.save(task)
+    typer.echo(
+        f"wrote {task}: {len(recogniser.names)} classes from {recogniser.adapted.seen} images, "
+        f"{task.stat().st_size / 1000:.0f} KB"
+    )
+
+
+def predict(
+    task: Path = _TASK,
+    images: list[str] = _IMAGES,
+    out: Path | None = _OUT,
+    report: Path | None = _REPORT,
+    top: int = _TOP,
+    model: str | None = _MODEL,
+) -> None:
+    """Classify images with a task learned before."""
+    from cnaps.data.examples import find_images
+    from cnaps.recogniser import Recogniser
+
+    _check_outputs(out, report, None)
+    files = find_images(images)
+    recogniser = Recogniser.load(task, model)
+    results, skipped = _classify_files(recogniser, files, top)
+    _write(results, skipped, out, report, [])
+    _finish(results, skipped, [path for path in (out, report) if path is not None])
+
+
+def export(
+    task: Path = _TASK,
+    onnx: Path = typer.Argument(..., help="The file to write (.onnx)."),
+    model: str | None = _MODEL,
+) -> None:
+    """Turn a task into an ONNX file that needs nothing of this package."""
+    from cnaps.recogniser import Recogniser
+    from cnaps.results import check_output
+
+    check_output(onnx, (".onnx",))
+    recogniser = Recogniser.load(task, model)
+    recogniser.export_onnx(onnx)
+    size = recogniser.image_size
+    typer.echo(
+        f"wrote {onnx}: uint8 RGB images (batch, 3, {size}, {size}) to probabilities of {len(recogniser.names)} "
+        f"classes, {onnx.stat().st_size / 1e6:.1f} MB"
+    )
+
+
+def models() -> None:
+    """List the models that come with the package."""
+    from cnaps.checkpoints import DEFAULT_MODEL, list_models, load_model
+
+    for name in list_models():
+        model = load_model(name)
+        default = " (default)" if name == DEFAULT_MODEL else ""
+        numbers = sum(value.numel() for value in model.state_dict().values())
+        typer.echo(
+            f"{name}{default}: {model.config.backbone}, {model.config.adaptation}, head {model.config.head}, "
+            f"images of {model.image_size} pixels, {numbers / 1e6:.1f} million numbers"
+        )
+
+
+def _check_outputs(out: Path | None, report: Path | None, save: Path | None) -> None:
+    from cnaps.results import FORMATS, check_output
+
+    check_output(out, FORMATS)
+    check_output(report, (".html", ".htm"))
+    check_output(save)
+
+
+def _learn(labelled: list[tuple[Path, str]], model: str | None, flip: bool, device: str) -> Recogniser:
+    from cnaps.checkpoints import DEFAULT_MODEL
+    from cnaps.errors import CnapsError, DataError
+    from cnaps.recogniser import Examples, Recogniser, check_enough, open_model
+
+    labels = [label for _, label in labelled]
+    check_enough(labels)
+    network, source = open_model(model or DEFAULT_MODEL, device)
+    broken: set[int] = set()
+
+    def on_error(index: int, error: CnapsError) -> None:
+        broken.add(index)
+        _warn(f"{error}: this example is left out")
+
+    files = [path for path, _ in labelled]
+    examples = Examples.read(files, labels, network.image_size, on_error)
+    lost = sorted(set(labels) - set(map(str, examples.names)))
+    if lost:
+        raise DataError(f"no image of the class {lost[0]!r} can be read: add some, or remove the class")
+    for concern in examples.concerns([str(path) for i, path in enumerate(files) if i not in broken]):
+        _warn(concern)
+    return Recogniser.learn(network, examples, flip=flip, source=source)
+
+
+def _classify_files(recogniser: Recogniser, files: list[Path], top: int) -> tuple[list[Result], list[Skipped]]:
+    from cnaps.errors import CnapsError, DataError
+    from cnaps.progress import progress_bar
+    from cnaps.results import Result, Skipped
+
+    results: list[Result] = []
+    skipped: list[Skipped] = []
+
+    def on_error(index: int, error: CnapsError) -> None:
+        skipped.append(Skipped(str(files[index]), str(error)))
+
+    with progress_bar() as bar:
+        row = bar.add_task("classifying", total=len(files), note="")
+        for where, probabilities in recogniser.predict(files, on_error):
+            for index, each in zip(where, probabilities, strict=True):
+                results.append(Result.of(str(files[index]), recogniser.names, each, top))
+            bar.update(row, completed=len(results) + len(skipped))
+    if not results:
+        raise DataError(f"none of the {len(files)} images can be read; the first: {skipped[0].reason}")
+    return results, skipped
+
+
+def _write(
+    results: list[Result],
+    skipped: list[Skipped],
+    out: Path | None,
+    report: Path | None,
+    labelled: list[tuple[Path, str]],
+) -> None:
+    if out is not None:
+        from cnaps.results import write_results
+
+        write_results(out, results, skipped)
+    if report is not None:
+        from cnaps.report import write_report
+
+        many = f"{len(results):,} image{'s' if len(results) > 1 else ''}"
+        write_report(report, results, skipped, labelled, title=f"{many}, classified")
+
+
+def _finish(results: list[Result], skipped: list[Skipped], written: list[Path]) -> None:
+    """The table, or its least certain part where a file has it all; then what was skipped, and the exit code."""
+    shown = results
+    if written and len(results) > _TABLE_ROWS:
+        counts = Counter(result.label for result in results)
+        typer.echo("found: " + ", ".join(f"{label} {count}" for label, count in counts.most_common(20)))
+        shown = sorted(results, key=lambda result: result.probability)[:10]
+        typer.echo(f"the least certain of {len(results)}:")
+    _table(shown)
+    for item in skipped:
+        _warn(f"{item.reason}: skipped")
+    if written:
+        typer.echo("wrote " + ", ".join(map(str, written)))
+    if skipped:
+        raise typer.Exit(SOME_SKIPPED)
+
+
+def _table(results: list[Result]) -> None:
+    from cnaps.results import printable
+
+    rows = [(printable(result.path), result.label, result.probability) for result in results]
+    file_width = min(max(len(path) for path, _, _ in rows), 60)
+    label_width = min(max(len(label) for _, label, _ in rows), 30)
+    for path, label, probability in rows:
+        name = typer.style(f"{label:{label_width}}", fg=None if probability >= 0.5 else "yellow", bold=True)
+        typer.echo(f"{path:{file_width}}  {name}  {probability:7.1%}")
+
+
+def _warn(text: str) -> None:
+    from cnaps.results import printable
+
+    typer.secho(f"warning: {printable(text)}", fg="yellow", err=True)
