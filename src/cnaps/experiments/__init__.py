@@ -1,0 +1,1 @@
+"""The paper's experiments: a file a table or figure, and what they share."""

@@ -1,0 +1,144 @@
+"""The tables and pictures of `cnaps evaluate`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cnaps.experiments.reporting import COLOURS, MARKERS, Report, Table, new_figure
+from cnaps.experiments.scores import Estimate, Scores
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def comparison_report(
+    scores: Scores, learners: Sequence[str], *, unseen: Sequence[str], against: str, setup: Mapping[str, Any]
+) -> Report:
+    """Accuracy for each data set, averages over groups, paired differences, calibration."""
+    rows = table_rows(scores.collections, unseen)
+    tables = {
+        "evaluation": Table(
+            "Accuracy in percent, mean over tasks with 95% interval",
+            ["data set", *learners],
+            [[name, *[_cell(scores.accuracy(who, some)) for who in learners]] for name, some in rows],
+        ),
+        "differences": Table(
+            f"Difference from {against} on the same tasks, in percentage points",
+            ["data set", *[who for who in learners if who != against]],
+            [
+                [name, *[_cell(scores.difference(who, against, some), True) for who in learners if who != against]]
+                for name, some in rows
+            ],
+        ),
+        "calibration": Table(
+            "Expected calibration error (15 bins), mean over data sets",
+            ["data set", *learners],
+            [[name, *[_error(scores.calibration_error(who, some)) for who in learners]] for name, some in rows],
+        ),
+        "tasks": Table(
+            "Number of tasks",
+            ["data set", *learners],
+            [[name, *[sum(len(scores.of(who, c)) for c in some) for who in learners]] for name, some in rows],
+        ),
+    }
+    if len(learners) < 2:
+        del tables["differences"]
+    data = {
+        "setup": dict(setup),
+        "groups": {name: list(some) for name, some in rows if len(some) > 1},
+        "results": {
+            who: {
+                name: {
+                    "accuracy": _numbers(scores.accuracy(who, some)),
+                    f"difference from {against}": _numbers(scores.difference(who, against, some)),
+                    "calibration error": scores.calibration_error(who, some),
+                }
+                for name, some in rows
+            }
+            for who in learners
+        },
+        "tasks": {
+            who: {
+                name: [
+                    {"index": s.index, "ways": s.ways, "context": s.context, "accuracy": round(s.accuracy, 4)}
+                    for s in scores.of(who, name)
+                ]
+                for name in scores.collections
+            }
+            for who in learners
+        },
+    }
+    pictures = {"evaluation": _accuracies(scores, learners), "reliability": _reliability(scores, learners)}
+    text = ["Every learner sees the same tasks, the same backbone and the same image size."]
+    return Report("evaluation", "Few-shot classification", text, tables, pictures, data)
+
+
+def table_rows(collections: Sequence[str], unseen: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """The rows of a table: each data set, then the averages over groups.
+
+    >>> [name for name, _ in table_rows(["a", "b", "c"], ["c"])]
+    ['a', 'b', 'average, unseen classes', 'c', 'average, unseen data sets', 'average']
+    """
+    groups = {
+        "unseen classes": [name for name in collections if name not in unseen],
+        "unseen data sets": [name for name in collections if name in unseen],
+    }
+    rows: list[tuple[str, list[str]]] = []
+    for group, names in groups.items():
+        rows += [(name, [name]) for name in names]
+        if names and len(names) < len(collections):
+            rows.append((f"average, {group}", names))
+    return [*rows, ("average", list(collections))]
+
+
+def _accuracies(scores: Scores, learners: Sequence[str]) -> Figure:
+    figure = new_figure(max(7.0, 1.1 * len(scores.collections)), 4.8)
+    axes = figure.add_subplot()
+    for i, who in enumerate(learners):
+        shift = (i - (len(learners) - 1) / 2) * 0.7 / len(learners)
+        found = [(x, scores.accuracy(who, [name])) for x, name in enumerate(scores.collections)]
+        points = [(x + shift, 100 * e.mean, 100 * e.interval) for x, e in found if e is not None]
+        if points:
+            x, y, width = zip(*points, strict=True)
+            style: dict[str, Any] = {"color": COLOURS[i % len(COLOURS)], "fmt": MARKERS[i % len(MARKERS)]}
+            axes.errorbar(x, y, yerr=width, label=who, capsize=2, markersize=5, **style)
+    axes.set_xticks(range(len(scores.collections)), scores.collections, rotation=30, ha="right")
+    axes.set_ylabel("accuracy (%)")
+    axes.grid(axis="y", alpha=0.3)
+    axes.legend(ncols=2, fontsize="small")
+    return figure
+
+
+def _reliability(scores: Scores, learners: Sequence[str]) -> Figure:
+    figure = new_figure(5.2, 5.0)
+    axes = figure.add_subplot()
+    axes.plot([0, 1], [0, 1], color="#999", linewidth=1)
+    for i, who in enumerate(learners):
+        count, confidence, hits = scores.reliability(who, scores.collections)
+        used = count > 0.002 * max(count.sum(), 1)
+        style: dict[str, Any] = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
+        n = np.maximum(count[used], 1)
+        axes.plot(confidence[used] / n, hits[used] / n, label=who, markersize=4, **style)
+    axes.set_xlabel("confidence")
+    axes.set_ylabel("share of correct predictions")
+    axes.legend(fontsize="small")
+    return figure
+
+
+def _cell(estimate: Estimate | None, signed: bool = False) -> str:
+    if estimate is None:
+        return ""
+    return estimate.signed if signed else str(estimate)
+
+
+def _error(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _numbers(estimate: Estimate | None) -> dict[str, float] | None:
+    if estimate is None:
+        return None
+    return {"mean": estimate.mean, "interval": estimate.interval, "tasks": estimate.count}

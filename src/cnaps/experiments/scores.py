@@ -1,0 +1,192 @@
+"""Scores of tasks: measured, kept line by line so that nothing is done twice, and summed up with intervals."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from cnaps.errors import CnapsError, DataError, InputError
+from cnaps.files import write_json
+
+BINS = 15  # of the confidence, for the calibration error
+
+
+@dataclass(frozen=True)
+class Score:
+    """One learner on one task; `bins` are for each bin of confidence: predictions, sum of confidence, hits."""
+
+    learner: str
+    collection: str
+    index: int
+    ways: int
+    context: int
+    accuracy: float
+    nll: float
+    bins: list[list[float]]
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Which result this is."""
+        return self.learner, self.collection, self.index
+
+
+def measure(logits: Tensor, labels: Tensor) -> dict[str, Any]:
+    """Accuracy, negative log likelihood and calibration bins of logits (M, C).
+
+    >>> measure(torch.tensor([[9.0, 0.0], [9.0, 0.0]]), torch.tensor([0, 1]))["accuracy"]
+    0.5
+    """
+    confidence, predicted = torch.softmax(logits.float(), 1).max(1)
+    hits = (predicted == labels).float()
+    place = (confidence * BINS).long().clamp_max(BINS - 1)
+    sums = torch.zeros(3, BINS).index_add(1, place, torch.stack([torch.ones_like(hits), confidence, hits]))
+    return {
+        "accuracy": hits.mean().item(),
+        "nll": F.cross_entropy(logits.float(), labels).item(),
+        "bins": [[round(value, 4) for value in row] for row in sums.tolist()],
+    }
+
+
+class ScoreBook:
+    """The scores in a folder. Every rank appends to a file of its own; together they are what is done."""
+
+    def __init__(self, folder: str | Path, rank: int = 0) -> None:
+        self.folder, self._path = Path(folder), Path(folder) / f"scores-{rank}.jsonl"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CnapsError(f"cannot write to {folder}: {error.strerror or error}") from error
+
+    def read(self) -> dict[tuple[str, str, int], Score]:
+        """All scores of all ranks; a line that was cut off by a crash does not count."""
+        found: dict[tuple[str, str, int], Score] = {}
+        for path in sorted(self.folder.glob("scores-*.jsonl")):
+            for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
+                try:
+                    score = Score(**json.loads(line))
+                except (ValueError, TypeError) as error:
+                    raise DataError(f"{path}, line {number} is damaged ({error}): remove that line") from error
+                found[score.key] = score
+        return found
+
+    def append(self, scores: Iterable[Score]) -> None:
+        """Add lines."""
+        text = b"".join(json.dumps(asdict(score)).encode() + b"\n" for score in scores)
+        try:
+            with open(self._path, "ab+") as file:
+                file.seek(0)
+                whole = file.read().rfind(b"\n") + 1
+                file.truncate(whole)  # a torn last line
+                file.write(text)
+        except OSError as error:
+            raise CnapsError(f"cannot write {self._path}: {error.strerror or error}") from error
+
+    def agree(self, setup: Mapping[str, Any], write: bool) -> dict[str, Any]:
+        """The setup of all runs in this folder; refused where `setup` would mix results of different things."""
+        path = self.folder / "setup.json"
+        merged: dict[str, Any] = {}
+        if path.exists():
+            try:
+                merged = json.loads(path.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                raise DataError(f"{path} cannot be read ({error}); choose another folder") from error
+        for part, values in setup.items():
+            held = merged.setdefault(part, {})
+            for name, value in values.items():
+                if held.setdefault(name, value) != value:
+                    raise InputError(
+                        f"{self.folder} holds results with {part} {name} = {held[name]}, not {value}: "
+                        "choose another --out, or remove the folder"
+                    )
+        if write:
+            write_json(path, merged)
+        return merged
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean and the half-width of its 95% interval.
+
+    >>> str(Estimate.of([0.5, 0.7]))
+    '60.0 ± 19.6'
+    """
+
+    mean: float
+    interval: float
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float] | np.ndarray) -> Estimate:
+        """Of independent values."""
+        values = np.asarray(values, dtype=float)
+        spread = values.std(ddof=1) if len(values) > 1 else math.nan
+        return cls(float(values.mean()), float(1.96 * spread / math.sqrt(len(values))), len(values))
+
+    @classmethod
+    def average(cls, parts: Sequence[Estimate]) -> Estimate:
+        """Of several independent estimates, each with the same weight."""
+        width = math.sqrt(sum(part.interval**2 for part in parts)) / len(parts)
+        return cls(sum(part.mean for part in parts) / len(parts), width, sum(part.count for part in parts))
+
+    def __str__(self) -> str:
+        return f"{100 * self.mean:.1f} ± {100 * self.interval:.1f}"
+
+    @property
+    def signed(self) -> str:
+        """As a difference."""
+        return f"{100 * self.mean:+.1f} ± {100 * self.interval:.1f}"
+
+
+class Scores:
+    """Scores by learner and data set, and what can be said of them."""
+
+    def __init__(self, scores: Iterable[Score]) -> None:
+        self._tables: dict[tuple[str, str], dict[int, Score]] = {}
+        for score in scores:
+            self._tables.setdefault((score.learner, score.collection), {})[score.index] = score
+        self.collections = sorted({collection for _, collection in self._tables})
+
+    def of(self, learner: str, collection: str) -> list[Score]:
+        """The scores of one learner on one data set, by task."""
+        table = self._tables.get((learner, collection), {})
+        return [table[index] for index in sorted(table)]
+
+    def accuracy(self, learner: str, collections: Sequence[str]) -> Estimate | None:
+        """The accuracy on a data set, or the mean over several; None where one is missing."""
+        lists = [[score.accuracy for score in self.of(learner, name)] for name in collections]
+        return Estimate.average([Estimate.of(each) for each in lists]) if lists and all(lists) else None
+
+    def difference(self, learner: str, other: str, collections: Sequence[str]) -> Estimate | None:
+        """By how much `learner` is more accurate than `other`, over the tasks that both have done."""
+        parts = []
+        for name in collections:
+            first, second = self._tables.get((learner, name), {}), self._tables.get((other, name), {})
+            common = sorted(first.keys() & second.keys())
+            if not common:
+                return None
+            parts.append(Estimate.of([first[i].accuracy - second[i].accuracy for i in common]))
+        return Estimate.average(parts) if parts else None
+
+    def reliability(self, learner: str, collections: Sequence[str]) -> np.ndarray:
+        """Predictions, sum of confidence and hits in each bin, (3, BINS), over the tasks of some data sets."""
+        bins = [score.bins for name in collections for score in self.of(learner, name)]
+        return np.sum(bins, axis=0) if bins else np.zeros((3, BINS))
+
+    def calibration_error(self, learner: str, collections: Sequence[str]) -> float | None:
+        """The expected calibration error: of each data set, averaged."""
+        errors = []
+        for name in collections:
+            count, confidence, hits = self.reliability(learner, [name])
+            if count.sum() == 0:
+                return None
+            errors.append(float(np.abs(confidence - hits).sum() / count.sum()))
+        return sum(errors) / len(errors) if errors else None

@@ -1,0 +1,75 @@
+"""What every method of the comparison is: `adapt` reads labelled images and gives a predictor.
+
+All methods share a backbone, its weights and the image size. A learner never changes the parts it was given: what
+it learns of a task lives in the predictor.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cnaps.nn.backbones.base import Backbone, pool
+from cnaps.nn.film import fold
+
+Predictor = Callable[[Tensor], Tensor]  # pixels (M, 3, S, S) -> logits (M, C)
+CHUNK = 64  # images run at once where no gradient is wanted
+
+
+class Learner(Protocol):
+    """A method: pixels of 0..255 (N, 3, S, S) and labels 0..C-1 (N,) in, a predictor of logits out."""
+
+    name: str
+
+    def adapt(self, images: Tensor, labels: Tensor) -> Predictor:
+        """Learn a task."""
+
+
+class FrozenFeatures:
+    """Pixels -> features (N, d) of unit length, of a backbone as it is; folded, so as fast as can be."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        self.normalisation, self.size = backbone.normalisation, backbone.feature_size
+        pairs = zip(backbone.stages, backbone.stage_pairs, strict=True)
+        stages = [fold(stage, found) for stage, found in pairs]
+        self._network = nn.Sequential(fold(backbone.stem, backbone.stem_pairs), *stages)
+
+    @torch.no_grad()
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """(N, 3, S, S) -> (N, d)."""
+        parts = [pool(self._network(self.normalisation(part))) for part in pixels.split(CHUNK)]
+        return F.normalize(torch.cat(parts), dim=1)
+
+
+class FeatureLearner(ABC):
+    """A method that needs no more than frozen features; many tasks can then share those of one image."""
+
+    name = ""
+
+    def __init__(self, frozen: FrozenFeatures) -> None:
+        self.frozen = frozen
+
+    @abstractmethod
+    def fit(self, features: Tensor, labels: Tensor) -> Predictor:
+        """Learn a task from features (N, d); the predictor reads features (M, d)."""
+
+    def adapt(self, images: Tensor, labels: Tensor) -> Predictor:
+        """Learn a task from pixels."""
+        predict = self.fit(self.frozen(images), labels)
+        return lambda pixels: predict(self.frozen(pixels))
+
+
+def class_means(features: Tensor, labels: Tensor) -> Tensor:
+    """The mean feature of each class, (C, d).
+
+    >>> class_means(torch.tensor([[1.0], [3.0], [5.0]]), torch.tensor([0, 0, 1])).tolist()
+    [[2.0], [5.0]]
+    """
+    ways = int(labels.max()) + 1
+    sums = features.new_zeros(ways, features.shape[1]).index_add(0, labels, features)
+    return sums / torch.bincount(labels, minlength=ways)[:, None]
