@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def track(items: Iterable[T], description: str, total: int | None = None) -> Ite
     >>> list(track([1, 2, 3], "counting"))
     [1, 2, 3]
     """
-    if total is None and hasattr(items, "__len__"):
+    if total is None and isinstance(items, Sized):
         total = len(items)
     with progress_bar() as bar:
         row = bar.add_task(description, total=total, note="")

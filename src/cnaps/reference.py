@@ -87,23 +87,22 @@ def _translate(published: dict[str, Tensor], adaptation: str, name: str) -> dict
             for place in (2, 4, 6):
                 names[f"{theirs}.shared_layer.{place}.linear"] = f"{ours}.each.{place}"
             names[f"{theirs}.shared_layer_post.0"] = f"{ours}.all.0"
-    result = {}
+    result: dict[str, Tensor] = {}
     if adaptation != "none":
         for s in _STAGES:
             result |= _generator(published, s, adaptation == "film+ar", name)
-    # g's norms always use the statistics of the context: what they once counted is of no use
-    counted = ("running_mean", "running_var", "num_batches_tracked")
+    # g's norms always use the statistics of the context: what they once counted is of no use, and the biases
+    # before them cancel
+    useless = ("running_mean", "running_var", "num_batches_tracked", ".0.bias")
     rest = {
         key: value
         for key, value in published.items()
-        if not (key.startswith("set_encoder.") and key.endswith(counted))
+        if not (key.startswith("set_encoder.") and key.endswith(useless))
     }
     return result | _rename(rest, names)
 
 
-def _generator(
-    published: dict[str, Tensor], stage: int, autoregressive: bool, name: str
-) -> dict[str, Tensor]:
+def _generator(published: dict[str, Tensor], stage: int, autoregressive: bool, name: str) -> dict[str, Tensor]:
     """Take the generators of a stage out of `published` and stack them."""
     theirs, ours = f"feature_adaptation_network.layers.{stage}", f"adaptation.generators.{stage}"
 

@@ -54,9 +54,7 @@ def recorded_task(record: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, t
 
     def images(of: np.ndarray) -> torch.Tensor:
         noise = 0.3 * rng.standard_normal((len(of), 3, 84, 84))
-        return torch.from_numpy(
-            np.clip(np.kron(coarse[of], np.ones((1, 1, 14, 14))) * 0.7 + noise, -1, 1)
-        ).float()
+        return torch.from_numpy(np.clip(np.kron(coarse[of], np.ones((1, 1, 14, 14))) * 0.7 + noise, -1, 1)).float()
 
     context = images(labels)
     return context, torch.from_numpy(labels), images(np.arange(record["targets"]) % ways)
@@ -72,9 +70,7 @@ def test_published_weights_give_the_recorded_outputs(record: dict[str, Any]) -> 
     context, labels, target = recorded_task(record)
     with torch.no_grad():
         adapted = model.adapt(context, labels)
-        torch.testing.assert_close(
-            adapted.logits(target), torch.tensor(record["logits"]), atol=1e-3, rtol=1e-3
-        )
+        torch.testing.assert_close(adapted.logits(target), torch.tensor(record["logits"]), atol=1e-3, rtol=1e-3)
         torch.testing.assert_close(adapted.task_embedding, torch.tensor(record["z_g"]), atol=1e-4, rtol=1e-3)
         assert model.regularization().item() == pytest.approx(record["regularization"], rel=1e-5)
     if "film" in record:

@@ -27,6 +27,9 @@ class FilmGenerator(nn.Module):
     backbone.
     """
 
+    vector_of_row: Tensor
+    identity: Tensor
+
     def __init__(self, inputs: int, width: int, channels: Sequence[int], *, own_first: bool = True) -> None:
         super().__init__()
         vectors = [c for c in channels for _ in ("gamma", "beta")]
@@ -117,6 +120,4 @@ class FilmAdaptation(nn.Module):
 
     def regularization(self) -> Tensor:
         """The sum of R^2."""
-        return sum(  # type: ignore[return-value]
-            (generator.regulariser.square().sum() for generator in self.generators), torch.zeros(())
-        )
+        return torch.cat([p for name, p in self.named_parameters() if name.endswith("regulariser")]).square().sum()

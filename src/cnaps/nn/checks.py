@@ -30,9 +30,7 @@ def check_images(images: Tensor, what: str, min_size: int) -> None:
             f"{what} of {images.shape[3]}x{images.shape[2]} pixels are too small: this backbone needs "
             f"{min_size}x{min_size} or more"
         )
-    if (
-        not torch.isfinite(images.sum()) and not torch.isfinite(images).all()
-    ):  # the sum is the cheap first look
+    if not torch.isfinite(images.sum()) and not torch.isfinite(images).all():  # the sum is the cheap first look
         bad = int((~torch.isfinite(images.flatten(1)).all(1)).nonzero()[0])
         raise InputError(f"{what} hold NaN or infinity, first in image {bad}")
 

@@ -34,11 +34,12 @@ class SetEncoder(nn.Module):
     ) -> None:
         super().__init__()
         self.image_size = image_size
-        self.convs = nn.ModuleList(
-            nn.Conv2d(3 if i == 0 else width, width, 3, padding=1) for i in range(depth)
+        normed = norm == "context"
+        self.convs = nn.ModuleList(  # a norm takes away what a bias adds
+            nn.Conv2d(width if i else 3, width, 3, padding=1, bias=not normed) for i in range(depth)
         )
         self.norms = nn.ModuleList(
-            nn.BatchNorm2d(width, track_running_stats=False) for _ in range(depth if norm == "context" else 0)
+            nn.BatchNorm2d(width, track_running_stats=False) for _ in range(depth if normed else 0)
         )
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
@@ -60,7 +61,7 @@ class SetEncoder(nn.Module):
         if norm is None:
             return [F.relu(F.max_pool2d(conv(chunk), 2)) for chunk in chunks]
         # Norm and ReLU rise with their input where gamma is positive, so they commute with the max-pool, on a
-        # quarter of the numbers; where gamma is negative, the sign goes into the convolution. Its bias cancels.
+        # quarter of the numbers; where gamma is negative, the sign goes into the convolution.
         sign = torch.where(norm.weight.detach() < 0, -1.0, 1.0)
         weight = conv.weight * sign[:, None, None, None]
         pooled, counts, means, variances = [], [], [], []
@@ -85,9 +86,7 @@ def _filter(chunk: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return F.max_pool2d(filtered, 2), mean, variance
 
 
-def _combine(
-    counts: Sequence[int], means: Sequence[Tensor], variances: Sequence[Tensor]
-) -> tuple[Tensor, Tensor]:
+def _combine(counts: Sequence[int], means: Sequence[Tensor], variances: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Mean and variance of a whole from those of its parts."""
     share = torch.tensor(counts, dtype=means[0].dtype, device=means[0].device)[:, None] / sum(counts)
     each = torch.stack(list(means))  # (chunks, C)

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+
+from cnaps.errors import InputError
 
 M = TypeVar("M", bound=nn.Module)
 SiteFilm = tuple[Tensor, Tensor]  # gamma (C,), beta (C,)
@@ -55,7 +57,7 @@ def bind(stage: M, sites: Sequence[str], film: StageFilm, *, batch_statistics: b
     if batch_statistics:
         bound.train()
     for name, (gamma, beta) in zip(sites, film, strict=True):
-        norm = bound.get_submodule(name)
+        norm = norm_at(bound, name)
         weight, bias = norm.weight, norm.bias
         # weight * x + bias, then gamma * (...) + beta, is one scale and one shift
         _set_tensor(norm, "weight", gamma if weight is None else gamma * weight)
@@ -68,7 +70,10 @@ def fold(stage: M, pairs: Sequence[tuple[str, str]]) -> M:
     """A stage in which each (convolution, norm) of `pairs` is one convolution with a bias."""
     folded = _skeleton(stage)
     for conv_name, norm_name in pairs:
-        conv, norm = folded.get_submodule(conv_name), folded.get_submodule(norm_name)
+        norm = norm_at(folded, norm_name)
+        conv = cast(nn.Conv2d, folded.get_submodule(conv_name))
+        if norm.running_mean is None or norm.running_var is None:
+            continue
         scale = torch.rsqrt(norm.running_var + norm.eps)
         if norm.weight is not None:
             scale = scale * norm.weight
@@ -121,6 +126,14 @@ def foldable_pairs(stage: nn.Module, example: Tensor) -> tuple[list[tuple[str, s
         if (again - result).abs().max() > 1e-3 * result.abs().max().clamp_min(1e-6):
             pairs = []
     return pairs, result
+
+
+def norm_at(stage: nn.Module, name: str) -> nn.BatchNorm2d:
+    """The batch norm of that name: the only kind of layer that FiLM can be part of."""
+    module = stage.get_submodule(name)
+    if not isinstance(module, nn.BatchNorm2d):
+        raise InputError(f"FiLM site {name!r} is a {type(module).__name__}; it must be a BatchNorm2d")
+    return module
 
 
 def _skeleton(module: M) -> M:

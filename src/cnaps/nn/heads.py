@@ -41,7 +41,7 @@ class LinearHead(Head):
 
     def classifier(self, statistics: ClassStatistics) -> nn.Module:
         """Weights (C, d), biases (C,)."""
-        means = statistics.means.to(self.weight_net[0].weight.dtype)  # (C, d)
+        means = statistics.means.to(next(self.parameters()).dtype)  # (C, d)
         return LinearClassifier(self.weight_net(means) + means, self.bias_net(means).squeeze(1))
 
 
@@ -53,6 +53,9 @@ def _elu_net(inputs: int, width: int, outputs: int) -> nn.Sequential:
 
 class LinearClassifier(nn.Module):
     """logits = W x + b."""
+
+    weight: Tensor
+    bias: Tensor
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
         super().__init__()
@@ -81,7 +84,7 @@ class CosineHead(Head):
 
     def embed(self, features: Tensor) -> Tensor:
         """Each group of unit length."""
-        return torch.cat([F.normalize(group, dim=1) for group in features.split(self.groups, 1)], 1)
+        return _unit_groups(features, self.groups)
 
     def classifier(self, statistics: ClassStatistics) -> nn.Module:
         """Centre (d,), centred unit prototypes (C, d) times their temperature."""
@@ -99,6 +102,9 @@ class CosineHead(Head):
 class CosineClassifier(nn.Module):
     """logits = sum over groups of temperature * cos(x - centre, prototype - centre)."""
 
+    prototypes: Tensor
+    centre: Tensor
+
     def __init__(self, prototypes: Tensor, centre: Tensor, groups: list[int]) -> None:
         super().__init__()
         self.groups = groups
@@ -107,8 +113,90 @@ class CosineClassifier(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """(M, d) -> (M, C)."""
-        centred = (features - self.centre).split(self.groups, 1)
-        return F.linear(torch.cat([F.normalize(group, dim=1) for group in centred], 1), self.prototypes)
+        return F.linear(_unit_groups(features - self.centre, self.groups), self.prototypes)
+
+
+class RidgeHead(Head):
+    """Ridge regression onto the classes, in closed form, beside the cosine similarity to the class means.
+
+    Prototypes are hard to beat with one example a class, regression with many; a learned mix takes the better of
+    both. Features may be of several groups (the pooled outputs of several stages), each of unit length and with a
+    learned weight. All of it follows from class statistics by one solve of the size of the context.
+    """
+
+    needs_scatter = True
+
+    def __init__(self, groups: Sequence[int]) -> None:
+        super().__init__()
+        self.groups = list(groups)
+        # the last stage counts most at first, since it is what the backbone was trained for
+        start = torch.tensor([0.7**i for i in reversed(range(len(self.groups)))])
+        self.log_weight = nn.Parameter(start.log())
+        self.centring = nn.Parameter(torch.zeros(len(self.groups)))  # through a sigmoid: starts at one half
+        self.log_ridge = nn.Parameter(torch.tensor(0.4).log())
+        self.log_temperature = nn.Parameter(torch.tensor([8.0, 5.0]).log())  # of the regression, of the cosine
+
+    def embed(self, features: Tensor) -> Tensor:
+        """Each group of unit length."""
+        return _unit_groups(features, self.groups)
+
+    def classifier(self, statistics: ClassStatistics) -> nn.Module:
+        """Regression weights (C, d), unit prototypes (C, d), both times their temperature."""
+        if statistics.scatter is None:
+            raise InputError("the ridge head needs statistics with scatter; adapt with this head again")
+        sizes = torch.tensor(self.groups, device=self.centring.device)
+        weight = self.log_weight.exp().repeat_interleave(sizes)  # (d,)
+        means = statistics.means.to(weight.dtype)
+        centre = means.mean(0) * torch.sigmoid(self.centring).repeat_interleave(sizes)
+        prototypes = (means - centre) * weight
+        counts = statistics.counts.to(weight.dtype)
+        balance = counts.mean() / counts  # every class counts alike, however many examples it has
+        within = [f.to(weight.dtype) * weight * b.sqrt() for f, b in zip(statistics.scatter, balance, strict=True)]
+        spokes = prototypes * counts.mean().sqrt()
+        rows = torch.cat([*within, spokes])  # (n, d): rows'rows is the second moment of all examples
+        ways = len(means)
+        wanted = torch.eye(ways, dtype=rows.dtype, device=rows.device) - 1 / ways  # one-hot, centred
+        regression = self._solve(rows, spokes, wanted * counts.mean().sqrt())
+        temperature = self.log_temperature.exp()
+        return RidgeClassifier(
+            regression * temperature[0], F.normalize(prototypes, dim=1) * temperature[1], centre, weight
+        )
+
+    def _solve(self, rows: Tensor, spokes: Tensor, wanted: Tensor) -> Tensor:
+        """(rows'rows + ridge I)^-1 spokes'wanted, transposed (C, d), in the smaller of its two forms."""
+        ridge = self.log_ridge.exp()
+        if len(rows) > rows.shape[1]:
+            system = rows.T @ rows + ridge * torch.eye(rows.shape[1], dtype=rows.dtype, device=rows.device)
+            return torch.linalg.solve(system, spokes.T @ wanted).T
+        system = rows @ rows.T + ridge * torch.eye(len(rows), dtype=rows.dtype, device=rows.device)
+        padded = torch.cat([wanted.new_zeros(len(rows) - len(wanted), wanted.shape[1]), wanted])
+        return torch.linalg.solve(system, padded).T @ rows
+
+
+class RidgeClassifier(nn.Module):
+    """logits = W v + P v / |v| with v = weight * (x - centre)."""
+
+    regression: Tensor
+    prototypes: Tensor
+    centre: Tensor
+    weight: Tensor
+
+    def __init__(self, regression: Tensor, prototypes: Tensor, centre: Tensor, weight: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("regression", regression)
+        self.register_buffer("prototypes", prototypes)
+        self.register_buffer("centre", centre)
+        self.register_buffer("weight", weight)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(M, d) -> (M, C)."""
+        v = (features - self.centre) * self.weight
+        return F.linear(v, self.regression) + F.linear(F.normalize(v, dim=1), self.prototypes)
+
+
+def _unit_groups(features: Tensor, groups: list[int]) -> Tensor:
+    """Each group of columns scaled to unit length."""
+    return torch.cat([F.normalize(group, dim=1) for group in features.split(groups, 1)], 1)
 
 
 class MahalanobisHead(Head):
@@ -147,9 +235,7 @@ class MahalanobisHead(Head):
         return MahalanobisClassifier(basis, means @ basis.T, torch.stack(whitening))
 
 
-def _dual_classifier(
-    means: Tensor, own: list[Tensor], task: Tensor, shares: Tensor
-) -> DualMahalanobisClassifier:
+def _dual_classifier(means: Tensor, own: list[Tensor], task: Tensor, shares: Tensor) -> DualMahalanobisClassifier:
     """With S = I + G'G: S^-1 = I - G' (I + G G')^-1 G, of the size of the context instead of the features."""
     reductions = []
     for rows, share in zip(own, shares, strict=True):
@@ -183,6 +269,10 @@ def _orthonormal_rows(rows: Tensor) -> Tensor:
 class MahalanobisClassifier(nn.Module):
     """logits = - |L_k^-1 (B x - m_k)|^2 - |x|^2 + |B x|^2."""
 
+    basis: Tensor
+    means: Tensor
+    whitening: Tensor
+
     def __init__(self, basis: Tensor, means: Tensor, whitening: Tensor) -> None:
         super().__init__()
         self.register_buffer("basis", basis)
@@ -199,11 +289,13 @@ class MahalanobisClassifier(nn.Module):
 
 
 def create_head(name: str, groups: Sequence[int], bias_width: int | None = None) -> Head:
-    """A head by its name: linear, cosine or mahalanobis, for features made of `groups`."""
+    """A head by its name: linear, cosine, ridge or mahalanobis, for features made of `groups`."""
     if name == "linear":
         return LinearHead(sum(groups), bias_width)
     if name == "cosine":
         return CosineHead(groups)
+    if name == "ridge":
+        return RidgeHead(groups)
     if name == "mahalanobis":
         return MahalanobisHead()
-    raise InputError(f"no head named {name!r}; there are: linear, cosine, mahalanobis")
+    raise InputError(f"no head named {name!r}; there are: linear, cosine, ridge, mahalanobis")

@@ -36,7 +36,7 @@ class ModelConfig:
 
     backbone: str = "resnet18"
     adaptation: str = "film+ar"  # none | film | film+ar
-    head: str = "linear"  # linear | mahalanobis | cosine
+    head: str = "linear"  # linear | mahalanobis | cosine | ridge
     features: str = "last"  # last: the pooled last stage; all: the pooled outputs of all stages, side by side
     bias_width: int | None = None  # hidden width of the linear head's bias network; None: that of the features
     embedding_size: int = 64  # of z_G; 0: no set encoder

@@ -18,9 +18,7 @@ class ClassStatistics:
 
     counts: Tensor  # (C,) float
     means: Tensor  # (C, d)
-    scatter: tuple[Tensor, ...] | None = (
-        None  # for each class F (r, d), F'F = sum (x - mean)(x - mean)', r <= d
-    )
+    scatter: tuple[Tensor, ...] | None = None  # for each class F (r, d), F'F = sum (x - mean)(x - mean)', r <= d
 
     @classmethod
     def of(cls, features: Tensor, labels: Tensor, ways: int, *, scatter: bool) -> ClassStatistics:

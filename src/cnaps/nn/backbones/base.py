@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cnaps.errors import InputError
-from cnaps.nn.film import foldable_pairs
+from cnaps.nn.film import foldable_pairs, norm_at
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Backbone(nn.Module):
         self.stage_pairs: list[list[tuple[str, str]]] = []
         self.channels = [x.shape[1]]  # of the stem and of each stage
         self.site_channels: list[list[int]] = [
-            [stage.get_submodule(name).num_features for name in names]  # type: ignore[misc]
+            [norm_at(stage, name).num_features for name in names]
             for stage, names in zip(self.stages, self.sites, strict=True)
         ]
         for stage in self.stages:
@@ -90,9 +90,7 @@ class Backbone(nn.Module):
     def load_pretrained(self) -> Backbone:
         """Load the weights that come with an installed package."""
         if self.pretrained is None:
-            raise InputError(
-                f"backbone {self.name!r} has no pre-trained weights; train it or load a checkpoint"
-            )
+            raise InputError(f"backbone {self.name!r} has no pre-trained weights; train it or load a checkpoint")
         self.load_state_dict(self.pretrained())
         return self
 

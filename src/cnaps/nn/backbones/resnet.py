@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from torch import Tensor, nn
 
 from cnaps.nn.backbones.base import Backbone
@@ -41,7 +43,7 @@ def resnet18() -> Backbone:
     widths = (64, 64, 128, 256, 512)
     stages = [
         nn.Sequential(BasicBlock(i, o, 1 if i == o else 2), BasicBlock(o, o))
-        for i, o in zip(widths, widths[1:], strict=False)
+        for i, o in itertools.pairwise(widths)
     ]
     sites = [[f"{block}.{norm}" for block in range(2) for norm in ("bn1", "bn2")] for _ in stages]
     return Backbone(_stem(), stages, image_size=84, sites=sites)
