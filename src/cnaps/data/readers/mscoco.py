@@ -14,11 +14,11 @@ def enlarge(box: list[float]) -> tuple[int, int, int, int]:
 
     COCO counts from the centres of pixels and Pillow from their corners: hence the halves.
 
-    >>> enlarge([100, 50, 20, 10])
-    (98, 48, 123, 62)
+    >>> enlarge([100, 50, 22, 12])
+    (97, 48, 125, 64)
     """
     x, y, width, height = box
-    x, y = x - 0.5 * (SCALE - 1) * width, y - 0.5 * (SCALE - 1) * height
+    x, y = x - 0.5 * width * (SCALE - 1), y - 0.5 * height * (SCALE - 1)
     right, bottom = x + SCALE * width, y + SCALE * height
     return round(x - 0.5), round(y - 0.5), round(right - 0.5) + 1, round(bottom - 0.5) + 1
 
