@@ -55,12 +55,13 @@ def theta(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = PretrainConfig(
         data=(str(digits),),
         backbone=program.BACKBONE,
-        epochs=6,
+        epochs=4,
         batch=64,
         learning_rate=0.05,
         flip=False,
         held_out=0.2,
-        drop_every=4,
+        drop_every=3,
+        validate_every=4,
         tensorboard=False,
     )
     pretrain(config, folder, device="cpu")
@@ -69,14 +70,14 @@ def theta(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def settings(digits: Path, theta: Path) -> dict[str, Any]:
-    """A run of about a second: 8 steps of 4 small tasks, the last one of 2."""
+    """A run of about a second: 4 steps of 4 small tasks, the last one of 2."""
     return {
         "seed": 5,
         "data": {"train": [str(digits)], "valid": [str(digits)]},
-        "model": {"backbone": program.BACKBONE, "adaptation": "film+ar", "head": "linear"},
+        "model": {"backbone": program.BACKBONE, "adaptation": "film+ar", "head": "linear", "embedding_size": 8},
         "init": {"backbone": str(theta)},
-        "tasks": {"total": 30, "per_step": 4, "ways": 3, "shots": 4, "targets": 4},
-        "validation": {"every": 12, "tasks_per_set": 4},
+        "tasks": {"total": 14, "per_step": 4, "ways": 3, "shots": 4, "targets": 4},
+        "validation": {"every": 8, "tasks_per_set": 3},
         "optimiser": {"learning_rate": 1e-3, "ema": 0.9, "schedule": {"kind": "cosine", "warmup": 2}},
         "augmentation": {"flip": 0.5, "zoom": 0.5, "image_jitter": 0.1},
         "memory": {"lite": 5},

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import program
 import pytest
 import torch
 
-import program
 from cnaps.training.checkpoint import load_checkpoint
 from cnaps.training.config import TrainConfig
 from cnaps.training.run import checkpoints
@@ -31,6 +31,9 @@ def config_file(settings: dict[str, Any], tmp_path: Path) -> Path:
 def test_two_processes_train_the_same_model_as_one(
     settings: dict[str, Any], config_file: Path, tmp_path: Path, cnaps: Callable[..., Any]
 ) -> None:
+    # Where a gradient is nothing but rounding, Adam makes a whole step of it: a large epsilon does not.
+    settings["optimiser"]["epsilon"] = 1e-3
+    config_file.write_text(json.dumps(settings))
     train(build(TrainConfig, settings), tmp_path / "one", device="cpu")
     done = cnaps("train", config_file, "--run", tmp_path / "two", "--device", "cpu", "--processes", "2")
     assert done.returncode == 0, done.stderr
@@ -38,7 +41,7 @@ def test_two_processes_train_the_same_model_as_one(
     one, two = (load_checkpoint(checkpoints(tmp_path / name)[-1]) for name in ("one", "two"))
     assert one[1]["best"] == two[1]["best"]
     start = {f"model.{k}": v for k, v in _initial(settings).items()}
-    for name in [n for n in one[0] if n.startswith("model.")]:
+    for name in [n for n in one[0] if n.startswith("model.") and one[0][n].is_floating_point()]:
         moved = (one[0][name] - start[name]).norm()
         apart = (one[0][name] - two[0][name]).norm()
         assert apart <= 1e-3 * moved + 1e-6, name

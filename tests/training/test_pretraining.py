@@ -3,10 +3,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import program
 import pytest
 import torch
 
-import program
 from cnaps.errors import CheckpointError, InputError
 from cnaps.nn.backbones import create_backbone
 from cnaps.training.checkpoint import load_checkpoint

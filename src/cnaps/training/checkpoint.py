@@ -33,7 +33,8 @@ def load_checkpoint(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]
     try:
         with safe_open(path, framework="pt") as file:
             meta = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # Copies: a mapped file that is changed later would pull the tensors away from under us.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"the checkpoint {path} is damaged or unreadable ({error})") from error
     if meta.get("format") != FORMAT:

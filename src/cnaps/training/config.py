@@ -86,6 +86,7 @@ class Optimiser:
     learning_rate: float = 5e-4
     beta1: float = 0.9
     beta2: float = 0.999
+    epsilon: float = 1e-8
     weight_decay: float = 0.0  # decoupled (AdamW) if above 0
     schedule: Schedule = field(default_factory=Schedule)
     clip: float | None = None  # the largest norm of the gradient
@@ -176,6 +177,7 @@ class TrainConfig:
     """The configuration of ``cnaps train``."""
 
     seed: int = 0
+    learner: str | None = None  # the method that a new model is for, see `cnaps learners`
     data: Data = field(default_factory=Data)
     model: dict[str, Any] = field(default_factory=dict)  # fields of ModelConfig, for a new model
     init: Init = field(default_factory=Init)

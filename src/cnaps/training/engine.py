@@ -142,9 +142,7 @@ def fit(
             save()
         if run is not None:
             job.save_model(run.path / "last")
-            from cnaps.training.curves import draw_curves
-
-            draw_curves(run.path)
+            run.draw_curves()
     return state, stop.signal if state.step < job.steps or state.validated < state.step else None
 
 
@@ -186,9 +184,7 @@ def _validate(job: Job, run: RunFolder | None, state: State, rule: str, stop: St
     # The checkpoint follows: a crash between the two repeats this validation and writes the same model again.
     if improved:
         job.save_model(run.path / "best")
-    from cnaps.training.curves import draw_curves
-
-    draw_curves(run.path)
+    run.draw_curves(at_most_every=60)
     return True
 
 

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from cnaps.checkpoints import save_model
 from cnaps.episodes import Task, TaskLoader
+from cnaps.learners.tadam import Tadam
 from cnaps.training.augment import augment_task
 from cnaps.training.checkpoint import optimiser_tensors, restore_optimiser
 from cnaps.training.config import TrainConfig
@@ -44,9 +45,8 @@ class EpisodicJob:
         self._parameters = self._choose_parameters()
         o = config.optimiser
         optimiser = torch.optim.AdamW if o.weight_decay else torch.optim.Adam
-        self._optimiser = optimiser(
-            self._parameters, lr=o.learning_rate, betas=(o.beta1, o.beta2), weight_decay=o.weight_decay
-        )
+        betas = (o.beta1, o.beta2)
+        self._optimiser = optimiser(self._parameters, o.learning_rate, betas, o.epsilon, o.weight_decay)
         self._average = [p.detach().clone() for p in self._parameters] if o.ema else []
 
     def _choose_parameters(self) -> list[nn.Parameter]:
@@ -148,6 +148,10 @@ class EpisodicJob:
             )
             logits = self._logits(adapted, self.model.preprocess(targets))
             loss = F.cross_entropy(logits.float(), labels, reduction=self.config.loss.reduction)
+            if isinstance(self.model, Tadam):
+                loss = loss + self.model.auxiliary_loss(
+                    adapted, [f"{task.collection}/{n}" for n in task.class_names]
+                )
         return loss, (logits.argmax(1) == labels).float().mean().item()
 
     def _logits(self, adapted: Any, targets: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import IO, Any
 
@@ -39,6 +40,7 @@ class RunFolder:
         self._lock: IO[bytes] | None = _lock(path)
         self._metrics: IO[bytes] | None = None
         self._writer: Any = None
+        self._drawn = time.monotonic()
 
     @classmethod
     def create(cls, path: str | Path, config: Any, environment: dict[str, Any]) -> RunFolder:
@@ -102,6 +104,14 @@ class RunFolder:
         if _size(path) > length:
             with _open(path, "r+b") as file:
                 file.truncate(length)
+
+    def draw_curves(self, at_most_every: float = 0) -> None:
+        """Draw the metrics so far, unless that was done a short time (in seconds) ago."""
+        if time.monotonic() - self._drawn >= at_most_every:
+            from cnaps.training.curves import draw_curves
+
+            draw_curves(self.path)
+            self._drawn = time.monotonic()
 
     def close(self) -> None:
         """Close every file and give the folder free."""

@@ -41,7 +41,8 @@ def pretrain(config: PretrainConfig, folder: str | Path, *, resume: bool = False
 def build_model(config: TrainConfig) -> CNAPs:
     """The model a run starts from: a saved one, or a new phi around given or bundled backbone weights."""
     from cnaps.checkpoints import load_model
-    from cnaps.nn.model import CNAPs, ModelConfig
+    from cnaps.learners import find_learner
+    from cnaps.nn.model import ModelConfig
 
     torch.manual_seed(config.seed)
     if config.init.model:
@@ -49,7 +50,10 @@ def build_model(config: TrainConfig) -> CNAPs:
     table = dict(config.model)
     if "preset" in table:
         table = asdict(ModelConfig.preset(str(table.pop("preset")))) | table
-    model = CNAPs(build(ModelConfig, table, "model."))
+    entry = find_learner(config.learner or "cnaps")
+    if config.learner:
+        table |= entry.config
+    model = entry.model(build(ModelConfig, table, "model."))
     source = config.init.backbone
     if source == "auto":
         if model.backbone.pretrained is not None:
