@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import warnings
 from collections.abc import Mapping
 
 import torch
@@ -29,9 +31,12 @@ def export_onnx(
         raise CnapsError("exporting needs two more packages: pip install 'cnaps[export]'") from error
     example = torch.zeros(2, 3, image_size, image_size, dtype=dtype)
     batch = torch.export.Dim("batch", min=1)
-    with atomic_path(path) as temporary, torch.no_grad():
+    # the exporter tells its developers of packages that are not installed and of what it will deprecate
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    with atomic_path(path) as temporary, torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         program = torch.onnx.export(
-            network,
+            network.eval(),
             (example,),
             dynamo=True,
             input_names=["images"],

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from cnaps.checkpoints import list_models, load_model
-from cnaps.data.inputs import Images, OnError, stream
+from cnaps.data.inputs import Images, OnError, as_images, stream
 from cnaps.errors import InputError
 from cnaps.nn.adapted import Adapted
 from cnaps.nn.model import CNAPs
@@ -40,7 +40,8 @@ class Examples:
     def read(cls, images: Images, labels: Sequence[Any], size: int, on_error: OnError | None = None) -> Examples:
         """Decode labelled images; without `on_error` a broken one is raised, with it the rest is kept."""
         names = check_names(labels)
-        images = images if isinstance(images, Sized) else list(images)
+        sources = as_images(images)
+        images = sources if isinstance(sources, Sized) else list(sources)
         if len(images) != len(names):
             raise InputError(f"{len(images)} images but {len(names)} labels: give one label for each image")
         where: list[int] = []

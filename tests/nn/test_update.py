@@ -66,19 +66,19 @@ def test_new_classes_take_their_place_among_the_old(head):
 
 
 @torch.no_grad()
-def test_thousands_of_updates_do_not_drift():
+def test_hundreds_of_updates_do_not_drift():
     model = make_model("cosine")
     images, labels = make_task()
     start = model.adapt(images, labels)
     adapted = start
-    for i in range(2000):
+    for i in range(600):
         adapted = adapted.update(images[i % 48][None], labels[i % 48][None])
     whole = model.adapt(images, labels)
-    assert adapted.seen == 2048
+    assert adapted.seen == 648
     mean_of_stream = whole.task_embedding.double()
     assert (adapted.task_embedding - mean_of_stream).abs().max() < 0.02 * mean_of_stream.abs().max()
-    # 41 whole rounds and a part of one beside the first: exactly those weights, to double precision
-    times = torch.tensor([1 + 2000 // 48 + (i < 2000 % 48) for i in range(48)]).double()
+    # 12 whole rounds and a part of one beside the first: exactly those weights, to double precision
+    times = torch.tensor([1 + 600 // 48 + (i < 600 % 48) for i in range(48)]).double()
     embedded = torch.cat([start.features(image[None]) for image in images]).double()
     for k, label in enumerate(adapted.classes):
         own = labels == label

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -71,20 +71,26 @@ class Adapted:
         new, index = check_labels(labels, len(images))
         if mode == "paper":
             latest = self.model._adapt(images, new, index, self.task_embedding, self.seen)
+            film, added, embedding = latest.film, latest.statistics, latest.task_embedding
         else:
-            embedded = self.features(images)
-            added = ClassStatistics.of(
-                embedded, index.to(embedded.device), len(new), scatter=self.model.head.needs_scatter
-            )
+            features = self.features(images)
+            scatter = self.model.head.needs_scatter
+            film = self.film
+            added = ClassStatistics.of(features, index.to(features.device), len(new), scatter=scatter)
             chunk_size = None if torch.is_grad_enabled() else DEFAULT_CHUNK
-            latest_embedding = self.model._task_embedding(images.to(self.model.device), chunk_size)
-            embedding = running_mean(self.task_embedding, self.seen, latest_embedding, len(images))
-            latest = Adapted(self.model, self.film, new, added, embedding, self.seen + len(images))
+            embedding = self.model._task_embedding(images.to(self.model.device), chunk_size)
+            embedding = running_mean(self.task_embedding, self.seen, embedding, len(images))
         classes = torch.cat([self.classes, new[~torch.isin(new, self.classes)]])
         place = (new[:, None] == classes).int().argmax(1)
-        merged = self.statistics.merge(latest.statistics, place, len(classes))
+        merged = self.statistics.merge(added, place, len(classes))
         classes, order = classes.sort()
-        return Adapted(self.model, latest.film, classes, merged.select(order), latest.task_embedding, latest.seen)
+        return self._with(
+            film=film,
+            classes=classes,
+            statistics=merged.select(order),
+            task_embedding=embedding,
+            seen=self.seen + len(images),
+        )
 
     def forget(self, classes: Iterable[int]) -> Adapted:
         """The classifier without some of its classes; FiLM and what it was made from stay."""
@@ -96,16 +102,20 @@ class Adapted:
         keep = torch.tensor([i for i, label in enumerate(known) if label not in gone], dtype=torch.long)
         if len(keep) == 0:
             raise InputError("cannot forget every class: at least one must remain")
-        forgetful = copy(self)
-        forgetful.__dict__.pop("_fixed_classifier", None)
-        forgetful.classes, forgetful.statistics = self.classes[keep], self.statistics.select(keep)
-        return forgetful
+        return self._with(classes=self.classes[keep], statistics=self.statistics.select(keep))
 
     def relabel(self, classes: Tensor) -> Adapted:
         """The same task under other labels, given in the order of `classes` and rising like them."""
-        renamed = copy(self)
-        renamed.classes = classes
-        return renamed
+        return self._with(classes=classes)
+
+    def _with(self, **changes: Any) -> Adapted:
+        """A copy with other parts. The folded network lives on with its FiLM, so that small updates are cheap."""
+        changed = copy(self)
+        changed.__dict__.update(changes)
+        changed.__dict__.pop("_fixed_classifier", None)
+        if changed.film is not self.film:
+            changed.__dict__.pop("_folded_network", None)
+        return changed
 
     def features(self, images: Tensor, *, chunk_size: int | None = None) -> Tensor:
         """Adapted features (M, d) of float images (M, 3, H, W), as the head's classifier reads them."""
@@ -154,8 +164,9 @@ class Adapted:
         s = self.statistics
         scatter = None if s.scatter is None else tuple(f.detach() for f in s.scatter)
         statistics = replace(s, means=s.means.detach(), scatter=scatter)
-        embedding = self.task_embedding.detach()
-        return Adapted(self.model, self.film.detach(), self.classes, statistics, embedding, self.seen)
+        return self._with(
+            film=self.film.detach(), statistics=statistics, task_embedding=self.task_embedding.detach()
+        )
 
     @cached_property
     def _folded_network(self) -> AdaptedNetwork:
