@@ -41,9 +41,10 @@ def write_task(path: str | os.PathLike[str], recogniser: Recogniser) -> None:
     }
     if statistics.scatter is not None:
         # the bulk of such a file: half precision is far below what the number of examples leaves uncertain
-        rows = torch.cat(statistics.scatter)
-        tensors["scatter"] = rows.half() if rows.abs().amax() < torch.finfo(torch.half).max else rows
-        tensors["scatter_rows"] = torch.tensor([len(rows) for rows in statistics.scatter])
+        factors = [_independent(rows.detach()) for rows in statistics.scatter]
+        rows = torch.cat(factors)
+        tensors["scatter"] = rows.half() if (rows.abs() < torch.finfo(torch.half).max).all() else rows
+        tensors["scatter_rows"] = torch.tensor([len(rows) for rows in factors])
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     about: dict[str, Any] = {
         "classes": recogniser.names,
@@ -59,6 +60,14 @@ def write_task(path: str | os.PathLike[str], recogniser: Recogniser) -> None:
     metadata["digest"] = _digest(metadata["about"], tensors)
     with atomic_path(path) as temporary:
         save_file(tensors, temporary, metadata)
+
+
+def _independent(rows: Tensor) -> Tensor:
+    """The fewest rows with the same product rows' rows: n examples around their mean span n - 1 directions."""
+    if not 1 < len(rows) <= 256:
+        return rows
+    values, vectors = torch.linalg.eigh(rows.double() @ rows.double().T)
+    return (vectors[:, values > 1e-9 * values.sum()].T @ rows.double()).to(rows.dtype)
 
 
 def read_task(path: str | os.PathLike[str], model: ModelSource | None = None) -> Recogniser:

@@ -14,7 +14,7 @@ from cnaps import FewShotClassifier
 from cnaps.errors import CheckpointError, CnapsError, InputError
 
 
-@pytest.mark.parametrize("head", ["linear", "cosine", "mahalanobis"])
+@pytest.mark.parametrize("head", ["linear", "cosine", "mahalanobis", "ridge"])
 def test_a_loaded_task_predicts_as_the_saved_one_did(make_small, context, unseen, tmp_path, head):
     model = make_small(head=head)
     classifier = FewShotClassifier(model).fit(*context)

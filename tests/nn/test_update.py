@@ -10,7 +10,7 @@ from cnaps import CNAPs, ModelConfig
 from cnaps.errors import InputError
 from cnaps.nn.backbones import Backbone
 
-HEADS = ["linear", "cosine", "mahalanobis"]
+HEADS = ["linear", "cosine", "mahalanobis", "ridge"]
 
 
 def make_model(head: str) -> CNAPs:

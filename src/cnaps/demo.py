@@ -1,0 +1,92 @@
+"""`make demo`: real handwritten digits, five examples of each, everything else classified."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from cnaps.checkpoints import DEFAULT_MODEL
+from cnaps.files import atomic_folder
+from cnaps.learners.base import FrozenFeatures
+from cnaps.learners.logreg import LogisticRegressionProbe
+from cnaps.progress import track
+from cnaps.recogniser import Examples, Recogniser, open_model
+from cnaps.report import write_report
+from cnaps.results import Result, write_results
+
+SHOTS = 5
+
+
+def main(folder: Path = Path("out/demo")) -> None:
+    """Draw the examples, classify the rest, compare with a linear probe, write the report, say what is next."""
+    started = time.perf_counter()
+    examples, images = _write_digits(folder / "digits")
+    truth = [path.stem.split("-")[0] for path in images]
+    print(f"{len({label for _, label in examples})} classes of digits, {SHOTS} examples each, in {folder}/digits")
+
+    network, source = open_model(DEFAULT_MODEL)
+    learned = Examples.read([path for path, _ in examples], [label for _, label in examples], network.image_size)
+    ready = time.perf_counter()
+    recogniser = Recogniser.learn(network, learned, source=source)
+    print(f"learned in {time.perf_counter() - ready:.2f} s, without a gradient step")
+
+    rest = Examples.read(images, truth, network.image_size)
+    labels = torch.tensor([recogniser.names.index(name) for name in learned.names])
+    probe = LogisticRegressionProbe(FrozenFeatures(network.backbone)).adapt(learned.pixels, labels)
+    results: list[Result] = []
+    right = probe_right = 0
+    for start in track(range(0, len(images), 64), f"classifying {len(images):,} others"):
+        part = slice(start, start + 64)
+        pixels, names = rest.pixels[part], rest.names[part]
+        probabilities = recogniser.probabilities(recogniser.features(pixels))
+        found = [
+            Result.of(str(path), recogniser.names, p, 3)
+            for path, p in zip(images[part], probabilities, strict=True)
+        ]
+        right += sum(result.label == name for result, name in zip(found, names, strict=True))
+        guesses = probe(pixels).argmax(1).tolist()
+        probe_right += sum(recogniser.names[i] == name for i, name in zip(guesses, names, strict=True))
+        results += found
+
+    write_report(folder / "report.html", results, [], examples, title=f"{len(images):,} handwritten digits")
+    write_results(folder / "results.csv", results, [])
+    recogniser.save(folder / "digits.safetensors")
+    print(f"accuracy on the {len(images):,} others: {right / len(images):.1%} (cnaps), ", end="")
+    print(f"{probe_right / len(images):.1%} (a linear probe on the same frozen network)")
+    print(f"took {time.perf_counter() - started:.0f} s in all\n\nTo look at and to try:")
+    print(f"  {folder}/report.html                                       the least certain first")
+    print(f"  cnaps predict {folder}/digits.safetensors {folder}/digits/images     the same, from the task file")
+    print(
+        "  cnaps classify EXAMPLES IMAGES --report report.html          your own: a folder for each class, a few"
+    )
+    print("                                                               images in each, and images to classify")
+
+
+def _write_digits(folder: Path) -> tuple[list[tuple[Path, str]], list[Path]]:
+    """Examples as folders of classes, all other images side by side, as a person would have them."""
+    digits = load_digits()
+    chosen = np.random.default_rng(0)
+    examples: list[tuple[Path, str]] = []
+    images: list[Path] = []
+    with atomic_folder(folder) as temporary:
+        for digit in range(10):
+            members = chosen.permutation(np.flatnonzero(digits.target == digit))
+            for place, index in enumerate(members.tolist()):
+                inside = Path("examples", str(digit)) if place < SHOTS else Path("images")
+                name = inside / f"{digit}-{index:04d}.png"
+                (temporary / inside).mkdir(parents=True, exist_ok=True)
+                Image.fromarray((digits.images[index] * 255 / 16).astype(np.uint8)).save(temporary / name)
+                if place < SHOTS:
+                    examples.append((folder / name, str(digit)))
+                else:
+                    images.append(folder / name)
+    return examples, images
+
+
+if __name__ == "__main__":
+    main()
