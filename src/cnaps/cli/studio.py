@@ -1,0 +1,126 @@
+"""`cnaps studio` and `cnaps serve`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import typer
+
+_HOST = typer.Option("127.0.0.1", "--host", help="The address to listen on; beyond loopback a token is needed.")
+_MODEL = typer.Option(None, "--model", help="A model by name (see `cnaps models`) or folder.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(studio)
+    app.command()(serve)
+
+
+def studio(
+    project: Path = typer.Argument(
+        Path("~/cnaps-studio"), help="The project's folder; made if it does not exist.", show_default=True
+    ),
+    host: str = _HOST,
+    port: int = typer.Option(8765, "--port", help="0: any free one."),
+    model: str | None = _MODEL,
+    browser: bool = typer.Option(True, "--browser/--no-browser", help="Open the page."),
+) -> None:
+    """Teach a classifier in the browser: everything stays on this machine."""
+    from cnaps.checkpoints import DEFAULT_MODEL
+
+    uvicorn = _uvicorn()
+    from cnaps.studio.server import create_studio
+
+    token = _token(host)
+    with _socket(host, port) as socket:
+        app = create_studio(project.expanduser(), model or DEFAULT_MODEL, token=token)
+        address = _address(host, socket.getsockname()[1], token)
+        typer.echo(
+            f"cnaps studio: {address}\nproject: {project.expanduser()}\nCtrl-C ends it; everything is saved."
+        )
+        if browser:
+            import webbrowser
+
+            webbrowser.open(address)
+        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2)
+        uvicorn.Server(config).run(sockets=[socket])
+
+
+def serve(
+    task: Path = typer.Argument(..., help="A task file, as written by `cnaps fit` or the studio."),
+    host: str = _HOST,
+    port: int = typer.Option(8766, "--port", help="0: any free one (one worker only)."),
+    model: str | None = _MODEL,
+    workers: int = typer.Option(1, "--workers", min=1, help="Processes that answer."),
+) -> None:
+    """Answer predictions of a task over HTTP: POST /predict, /health, /metrics, /docs."""
+    uvicorn = _uvicorn()
+    from cnaps.studio.serving import create_serving
+
+    token = _token(host)
+    if workers > 1:
+        from cnaps.recogniser import Recogniser
+
+        Recogniser.load(task, model)  # say what is wrong with it once, and here
+        os.environ |= {"CNAPS_SERVE_TASK": str(task), "CNAPS_SERVE_MODEL": model or "", "CNAPS_TOKEN": token or ""}
+        typer.echo(f"cnaps serve: {_address(host, port, token)}")
+        uvicorn.run(
+            "cnaps.studio.serving:serving_from_environment",
+            factory=True,
+            host=host,
+            port=port,
+            workers=workers,
+            log_level="warning",
+            timeout_graceful_shutdown=30,
+        )
+        return
+    with _socket(host, port) as socket:
+        app = create_serving(str(task), model, token=token)
+        typer.echo(f"cnaps serve: {_address(host, socket.getsockname()[1], token)}")
+        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=30)
+        uvicorn.Server(config).run(sockets=[socket])
+
+
+def _uvicorn():  # type: ignore[no-untyped-def]
+    from cnaps.errors import CnapsError
+
+    try:
+        import fastapi  # noqa: F401
+        import python_multipart  # noqa: F401
+        import uvicorn
+    except ImportError as error:
+        raise CnapsError("the server needs a few more packages: pip install 'cnaps[serve]'") from error
+    return uvicorn
+
+
+def _token(host: str) -> str | None:
+    """None on loopback; else CNAPS_TOKEN or a new one."""
+    import secrets
+
+    from cnaps.studio.safety import LOOPBACK
+
+    return None if host in LOOPBACK else os.environ.get("CNAPS_TOKEN") or secrets.token_urlsafe(18)
+
+
+def _socket(host: str, port: int):  # type: ignore[no-untyped-def]
+    import socket
+
+    from cnaps.errors import InputError
+
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        raise InputError(
+            f"cannot listen on {host} port {port}: {error.strerror or error}; try --port 0"
+        ) from error
+    return listening
+
+
+def _address(host: str, port: int, token: str | None) -> str:
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{port}/" + (f"?token={token}" if token else "")

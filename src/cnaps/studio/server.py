@@ -1,0 +1,177 @@
+"""The studio's server: the page, what it shows and what it may change."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from fastapi import APIRouter, Body, FastAPI, File, Form, Request, UploadFile
+from fastapi.responses import FileResponse, JSONResponse, Response
+from fastapi.staticfiles import StaticFiles
+
+from cnaps.errors import CnapsError, InputError
+from cnaps.recogniser import open_model
+from cnaps.studio.decoding import Decoder
+from cnaps.studio.engine import Engine
+from cnaps.studio.exporting import example_zip
+from cnaps.studio.safety import Guard
+from cnaps.studio.serving import add_prediction
+from cnaps.studio.store import Project
+
+STATIC = Path(__file__).parent / "static"
+_FILES = 64  # a request
+_PATIENCE = 15.0  # seconds that a request for news waits
+
+
+def create_studio(folder: str | Path, model: str, *, token: str | None = None) -> FastAPI:
+    """The studio of a project as an ASGI application."""
+    network, source = open_model(model)
+    decoder = Decoder(network.image_size)
+    project = Project(folder, decoder)
+    engine = Engine(project, network, source)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        engine.start()
+        yield
+        batcher.close()
+        await asyncio.to_thread(engine.stop)
+        decoder.close()
+        project.close()
+
+    app = FastAPI(title="cnaps studio", docs_url=None, redoc_url=None, lifespan=lifespan)
+    app.add_middleware(Guard, token=token)
+    app.add_exception_handler(CnapsError, _explain)
+    app.include_router(_routes(project, engine), include_in_schema=False)
+    batcher = add_prediction(app, lambda: engine.recogniser, decoder)
+    app.mount("/static", StaticFiles(directory=STATIC))
+    return app
+
+
+async def _explain(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": str(error)}, 422)
+
+
+def _routes(project: Project, engine: Engine) -> APIRouter:
+    routes = APIRouter()
+    session = secrets.token_hex(4)  # a page that outlived a restart asks about versions that never were
+
+    @routes.get("/")
+    def page() -> Response:
+        return FileResponse(STATIC / "index.html")
+
+    @routes.get("/api/state")
+    async def state(since: str = "") -> dict[str, Any]:
+        waited = 0.0
+        while since == f"{session}.{engine.version}" and waited < _PATIENCE:
+            await asyncio.sleep(0.05)
+            waited += 0.05
+        return await asyncio.to_thread(_state, project, engine, session)
+
+    @routes.get("/api/images/{key}")
+    def thumbnail(key: str) -> Response:
+        data = project.thumbnail(key)
+        kind = "image/png" if data[:4] == b"\x89PNG" else "image/jpeg"
+        return Response(data, media_type=kind, headers={"Cache-Control": "private, max-age=86400, immutable"})
+
+    @routes.post("/api/images")
+    def add(
+        files: list[UploadFile] = File(),
+        place: str = Form(),
+        paths: list[str] = Form(default=[]),
+        group: str = Form(default=""),
+    ) -> dict[str, Any]:
+        if len(files) > _FILES:
+            raise InputError(f"at most {_FILES} files in one request")
+        names = paths if len(paths) == len(files) else [file.filename or "image" for file in files]
+        uploads = [(name, file.file.read()) for name, file in zip(names, files, strict=True)]
+        return project.add(uploads, _folder_name if place == "folders" else place, group)
+
+    @routes.patch("/api/images")
+    def move(images: list[str] = Body(), place: str = Body()) -> None:
+        project.move(images, place)
+
+    @routes.delete("/api/images")
+    def remove(images: list[str] = Body(embed=True)) -> None:
+        project.remove(images)
+
+    @routes.post("/api/classes")
+    def add_class(name: str = Body(embed=True)) -> dict[str, str]:
+        return {"id": project.add_class(name)}
+
+    @routes.patch("/api/classes/{key}")
+    def rename_class(key: str, name: str = Body(embed=True)) -> None:
+        project.rename_class(key, name)
+
+    @routes.delete("/api/classes/{key}")
+    def remove_class(key: str) -> None:
+        project.remove_class(key)
+
+    @routes.patch("/api/project")
+    def rename(name: str = Body(embed=True)) -> None:
+        project.rename(name)
+
+    @routes.post("/api/undo")
+    def undo() -> dict[str, bool]:
+        return {"undone": project.undo()}
+
+    @routes.get("/api/export/{kind}")
+    def export(kind: str) -> Response:
+        name = "".join(c if c.isascii() and c.isalnum() else "-" for c in project.name).strip("-") or "project"
+        with tempfile.TemporaryDirectory() as scratch:
+            path = Path(scratch) / "file"
+            if kind == "project":
+                project.write_zip(path)
+                name += ".zip"
+            elif kind in ("task", "onnx"):
+                if engine.recogniser is None:
+                    raise InputError("there is nothing to export yet: give examples of at least two classes")
+                if kind == "task":
+                    engine.recogniser.save(path)
+                    name += ".safetensors"
+                else:
+                    example_zip(engine.recogniser, path, name)
+                    name += "-onnx.zip"
+            else:
+                raise InputError("there is: task, onnx, project")
+            data = path.read_bytes()
+        disposition = {"Content-Disposition": f'attachment; filename="{name}"'}
+        return Response(data, media_type="application/octet-stream", headers=disposition)
+
+    @routes.post("/api/import")
+    def import_project(file: UploadFile = File()) -> dict[str, Any]:
+        report = project.read_zip(file.file.read())
+        refused = f", {len(report['refused'])} could not be used" if report["refused"] else ""
+        return {**report, "message": f"{len(report['added'])} images added{refused}"}
+
+    return routes
+
+
+def _state(project: Project, engine: Engine, session: str) -> dict[str, Any]:
+    with project.lock:
+        version, about, can_undo = engine.version, project.describe(), project.can_undo
+    insight = engine.insight
+    return {
+        "version": f"{session}.{version}",
+        "name": about["name"],
+        "folder": str(project.folder.absolute()),
+        "model": engine.source or "own model",
+        "classes": about["classes"],
+        "images": about["images"],
+        "can_undo": can_undo,
+        "status": engine.status,
+        "predictions": insight.predictions,
+        "review": insight.review,
+        "suggestions": insight.suggestions,
+        "points": insight.points,
+    }
+
+
+def _folder_name(path: str) -> str:
+    """The class that a file of a dropped folder belongs to: the name of the folder it lies in."""
+    return PurePosixPath(path).parent.name or "unnamed"

@@ -1,0 +1,219 @@
+"""Predictions over HTTP: `POST /predict`, health and metrics, with concurrent requests answered in batches."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import FileResponse, PlainTextResponse, Response
+from pydantic import BaseModel
+from starlette.datastructures import UploadFile
+
+from cnaps.errors import CnapsError
+from cnaps.recogniser import Recogniser
+from cnaps.studio.decoding import Decoder
+from cnaps.studio.safety import Guard
+
+MAX_IMAGES = 32  # a request
+MAX_WAITING = 1_024  # images; beyond it the server says that it is busy
+_BATCH = 32
+_STATIC = Path(__file__).parent / "static"
+
+
+class Prediction(BaseModel):
+    """The answer for one image: its label with all probabilities, or the reason why it was refused."""
+
+    name: str
+    label: str | int | None = None
+    probability: float | None = None
+    probabilities: dict[str, float] | None = None
+    error: str | None = None
+
+
+class Answer(BaseModel):
+    """The answer to a request, in the order of its images."""
+
+    predictions: list[Prediction]
+
+
+class Busy(Exception):
+    """Too much is waiting already."""
+
+
+class Batcher:
+    """Runs what waits together: while one batch is computed, the next one gathers."""
+
+    def __init__(self, recogniser: Callable[[], Recogniser | None]) -> None:
+        self._recogniser = recogniser
+        self._queue: asyncio.Queue[tuple[np.ndarray, asyncio.Future[Any]]] = asyncio.Queue()
+        self._thread = ThreadPoolExecutor(1, "predict")
+        self._worker: asyncio.Task[None] | None = None
+        self.waiting = self.batches = self.images = 0
+
+    async def __call__(self, images: Sequence[np.ndarray]) -> list[tuple[list[Any], np.ndarray]]:
+        """Class names and probabilities (C,) for each image, uint8 (S, S, 3)."""
+        if self.waiting + len(images) > MAX_WAITING:
+            raise Busy
+        loop = asyncio.get_running_loop()
+        self._worker = self._worker or loop.create_task(self._run())
+        futures = [loop.create_future() for _ in images]
+        self.waiting += len(images)
+        for item in zip(images, futures, strict=True):
+            self._queue.put_nowait(item)
+        try:
+            return list(await asyncio.gather(*futures))
+        finally:
+            self.waiting -= len(images)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            batch = [await self._queue.get()]
+            while len(batch) < _BATCH and not self._queue.empty():
+                batch.append(self._queue.get_nowait())
+            try:
+                found = await loop.run_in_executor(self._thread, self._compute, [image for image, _ in batch])
+            except Exception as error:
+                for _, future in batch:
+                    if not future.done():
+                        future.set_exception(error)
+                continue
+            for (_, future), answer in zip(batch, found, strict=True):
+                if not future.done():  # the one who asked may have left
+                    future.set_result(answer)
+
+    def _compute(self, images: list[np.ndarray]) -> list[tuple[list[Any], np.ndarray]]:
+        recogniser = self._recogniser()
+        if recogniser is None:
+            raise CnapsError("nothing has been learned yet: give examples of at least two classes")
+        pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
+        probabilities = recogniser.probabilities(recogniser.features(pixels))
+        self.batches += 1
+        self.images += len(images)
+        return [(recogniser.names, row) for row in probabilities]
+
+    def close(self) -> None:
+        """Stop."""
+        if self._worker is not None:
+            self._worker.cancel()
+        self._thread.shutdown()
+
+
+def add_prediction(app: FastAPI, recogniser: Callable[[], Recogniser | None], decoder: Decoder) -> Batcher:
+    """Add `/predict`, `/health`, `/metrics` and `/docs` to an application; close what it returns."""
+    batcher = Batcher(recogniser)
+    started = time.time()
+    counts = {"requests": 0, "refused_images": 0, "busy": 0, "seconds": 0.0}
+    file = {"type": "string", "format": "binary"}
+    form = {"type": "object", "properties": {"files": {"type": "array", "items": file}}}
+    content = {"multipart/form-data": {"schema": form}, "image/*": {"schema": file}}
+
+    @app.post("/predict", openapi_extra={"requestBody": {"required": True, "content": content}})
+    async def predict(request: Request) -> Answer:
+        """Classify images: a form with one or more `files`, or one image as the body of the request."""
+        begun = time.perf_counter()
+        counts["requests"] += 1
+        uploads = await _uploads(request)
+        decoded = await asyncio.gather(
+            *(asyncio.to_thread(decoder.decode, data) for _, data in uploads), return_exceptions=True
+        )
+        try:
+            answers = iter(await batcher([d.pixels for d in decoded if not isinstance(d, BaseException)]))
+        except Busy as error:
+            counts["busy"] += 1
+            raise HTTPException(503, "too many images are waiting", {"Retry-After": "1"}) from error
+        except CnapsError as error:
+            raise HTTPException(409, str(error)) from error
+        predictions = []
+        for (name, _), result in zip(uploads, decoded, strict=True):
+            if isinstance(result, CnapsError):
+                counts["refused_images"] += 1
+                predictions.append(Prediction(name=name, error=str(result)))
+            elif isinstance(result, BaseException):
+                raise result
+            else:
+                predictions.append(_prediction(name, *next(answers)))
+        counts["seconds"] += time.perf_counter() - begun
+        if all(p.error for p in predictions):
+            raise HTTPException(422, [p.model_dump(include={"name", "error"}) for p in predictions])
+        return Answer(predictions=predictions)
+
+    @app.get("/health")
+    async def health() -> dict[str, Any]:
+        """Whether the server can answer, and what it knows."""
+        known = recogniser()
+        return {"status": "ok" if known else "nothing learned yet", "classes": known.names if known else []}
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def metrics() -> str:
+        """Counters of this process in the text format of Prometheus."""
+        values = {
+            "requests_total": counts["requests"],
+            "request_seconds_total": round(counts["seconds"], 6),
+            "images_total": batcher.images,
+            "refused_images_total": counts["refused_images"],
+            "busy_total": counts["busy"],
+            "batches_total": batcher.batches,
+            "waiting_images": batcher.waiting,
+            "uptime_seconds": round(time.time() - started, 3),
+        }
+        return "".join(f'cnaps_{name}{{process="{os.getpid()}"}} {value}\n' for name, value in values.items())
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return FileResponse(_STATIC / "docs.html")
+
+    return batcher
+
+
+def create_serving(task: str, model: str | None = None, *, token: str | None = None) -> FastAPI:
+    """An application that answers predictions of one task file and nothing else."""
+    from fastapi.staticfiles import StaticFiles
+
+    recogniser = Recogniser.load(task, model)
+    decoder = Decoder(recogniser.image_size)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        batcher.close()
+        decoder.close()
+
+    app = FastAPI(title="cnaps", docs_url=None, redoc_url=None, lifespan=lifespan)
+    app.add_middleware(Guard, token=token)
+    batcher = add_prediction(app, lambda: recogniser, decoder)
+    app.mount("/static", StaticFiles(directory=_STATIC))
+    return app
+
+
+def serving_from_environment() -> FastAPI:
+    """What each of several worker processes calls."""
+    model, token = os.environ.get("CNAPS_SERVE_MODEL"), os.environ.get("CNAPS_TOKEN")
+    return create_serving(os.environ["CNAPS_SERVE_TASK"], model or None, token=token or None)
+
+
+async def _uploads(request: Request) -> list[tuple[str, bytes]]:
+    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+        return [("image", await request.body())]
+    async with request.form(max_files=MAX_IMAGES + 1) as form:
+        files = [value for value in form.getlist("files") if isinstance(value, UploadFile)]
+        if not 1 <= len(files) <= MAX_IMAGES:
+            raise HTTPException(422, f"send 1 to {MAX_IMAGES} images as `files`; these are {len(files)}")
+        return [(file.filename or "image", await file.read()) for file in files]
+
+
+def _prediction(name: str, names: list[Any], probabilities: np.ndarray) -> Prediction:
+    best = int(probabilities.argmax())
+    every = {str(label): round(float(p), 6) for label, p in zip(names, probabilities, strict=True)}
+    return Prediction(
+        name=name, label=names[best], probability=round(float(probabilities[best]), 6), probabilities=every
+    )

@@ -1,0 +1,86 @@
+// Pieces that several views share: thumbnails, bars, colours, the viewer.
+
+import { move, remove, state } from "./api.js";
+import { $, h, percent, sync, text } from "./dom.js";
+
+export const KEYS = "1234567890qwertyuiop";
+
+export const classOf = (id) => state.classes.find((entry) => entry.id === id);
+export const imagesIn = (place) => state.images.filter((image) => image.place === place);
+export const hue = (id) => `hue-${(Number(id.slice(1)) - 1) % 10}`;
+export const source = (id) => `/api/images/${id}`;
+
+export function placeName(place) {
+  return place === "test" ? "test tray" : place === "pool" ? "unlabelled" : classOf(place)?.name ?? "";
+}
+
+export function thumb(image) {
+  return h("button", { class: "thumb", type: "button", "data-id": image.id, draggable: true },
+    h("img", { src: source(image.id), alt: "", loading: "lazy", draggable: false }));
+}
+
+export function labelThumb(button, image, note = "") {
+  button.setAttribute("aria-label", `${image.name}, ${placeName(image.place)}${note}`);
+  button.title = image.name;
+}
+
+// Bars of the most probable classes.
+export function bars(list, prediction, count = 3) {
+  sync(list, prediction ? prediction.top.slice(0, count).filter(([id]) => classOf(id)) : [], ([id]) => id,
+    () => h("li", {}, h("span"), h("b"), h("i", { class: "bar" }, h("i"))),
+    (row, [id, p]) => {
+      text(row.children[0], classOf(id).name);
+      text(row.children[1], percent(p));
+      row.className = hue(id);
+      row.children[2].firstChild.style.width = `${(100 * p).toFixed(1)}%`;
+    });
+}
+
+export function doubt(element, prediction) {
+  const words = { none: "none of these?", unsure: "not sure" }[prediction?.doubt] ?? "";
+  text(element, words);
+  element.className = `doubt ${prediction?.doubt ?? ""}`;
+  element.hidden = !words;
+}
+
+// Buttons for every class, with the key that does the same.
+export function choices(container, chosen, likely, pick) {
+  const places = state.classes.map((entry, i) => ({ ...entry, key: KEYS[i] ?? "" }));
+  sync(container, places, (place) => place.id,
+    (place) => h("button", { type: "button", onclick: () => container.pick(place.id) }, h("kbd"), h("span")),
+    (button, place) => {
+      button.className = `${hue(place.id)} ${place.id === likely ? "likely" : ""}`;
+      button.ariaPressed = String(place.id === chosen);
+      text(button.children[0], place.key);
+      text(button.children[1], place.name);
+    });
+  container.pick = pick;
+}
+
+let shown = null;
+
+export function view(id) {
+  shown = id;
+  drawViewer();
+  if (!$("#viewer").open) $("#viewer").showModal();
+}
+
+export function drawViewer() {
+  const image = state.images.find((entry) => entry.id === shown);
+  if (!image) return $("#viewer").open && $("#viewer").close();
+  if (!$("#viewer-image").src.endsWith(source(image.id))) $("#viewer-image").src = source(image.id);
+  text($("#viewer-name"), image.name);
+  const list = $("#viewer-bars ol") ?? $("#viewer-bars").appendChild(h("ol", { class: "bars" }));
+  bars(list, state.predictions[image.id], 4);
+  const go = (place) => { $("#viewer").close(); move([image.id], place); };
+  choices($("#viewer-places"), image.place, state.predictions[image.id]?.top[0][0], go);
+  for (const [place, label] of [["test", "Test tray"], ["pool", "Unlabelled"]]) {
+    $("#viewer-places").append(h("button", { type: "button", class: "plain", ariaPressed: String(place === image.place), onclick: () => go(place) }, label));
+  }
+  $("#viewer-remove").onclick = () => { $("#viewer").close(); remove([image.id]); };
+}
+
+export function viewerKey(key) {
+  const index = KEYS.indexOf(key);
+  if (shown && index >= 0 && state.classes[index]) $("#viewer-places").pick(state.classes[index].id);
+}

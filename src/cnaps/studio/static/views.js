@@ -1,0 +1,191 @@
+// The four views and the test tray, each drawn from the state.
+
+import { change, move, removeClass, state } from "./api.js";
+import { $, h, percent, plural, svg, sync, text } from "./dom.js";
+import { KEYS, bars, choices, classOf, doubt, hue, imagesIn, labelThumb, source, thumb, view } from "./parts.js";
+
+const thumbs = (list, images, note = () => "") => sync(list, images, (image) => image.id,
+  (image) => h("li", {}, thumb(image)),
+  (item, image) => {
+    const words = note(image);
+    item.className = words ? "marked" : "";
+    labelThumb(item.firstChild, image, words);
+  });
+
+const suspected = () => new Map((state.review?.suspects ?? []).map((entry) => [entry.id, entry]));
+
+export function drawTeach() {
+  const odd = suspected();
+  $("#welcome").hidden = state.classes.length > 0;
+  sync($("#classes"), state.classes, (entry) => entry.id, makeClass, (card, entry) => {
+    const images = imagesIn(entry.id);
+    const name = $("input", card);
+    if (document.activeElement !== name) name.value = entry.name;
+    card.className = `card ${hue(entry.id)}`;
+    card.setAttribute("aria-label", `Class ${entry.name}`);
+    text($(".count", card), String(images.length));
+    $(".count", card).title = plural(images.length, "example");
+    thumbs($("ul", card), images, (image) => odd.has(image.id) ? ", label looks wrong" : "");
+    text($(".hint", card), images.length ? "" : "Drop images here, paste, or add some.");
+  });
+}
+
+function makeClass(entry) {
+  const rename = (event) => {
+    const name = event.target.value.trim();
+    if (name && name !== classOf(entry.id)?.name) change("PATCH", `/api/classes/${entry.id}`, { name });
+    else event.target.value = classOf(entry.id)?.name ?? "";
+  };
+  return h("li", { "data-place": entry.id, role: "group" },
+    h("div", { class: "head" },
+      h("input", { class: "quiet", "aria-label": "Name of the class", maxlength: "60", spellcheck: false, onchange: rename,
+        onkeydown: (event) => event.key === "Enter" && event.target.blur() }),
+      h("span", { class: "count" }),
+      h("button", { class: "ghost", type: "button", "data-pick": entry.id }, "Add"),
+      h("button", { class: "ghost", type: "button", "aria-label": `Remove the class ${entry.name}`, title: "Remove the class",
+        onclick: () => removeClass(classOf(entry.id)) }, "×")),
+    h("ul", { class: "thumbs" }), h("p", { class: "hint" }));
+}
+
+export function drawTest() {
+  const images = imagesIn("test").reverse();
+  sync($("#test"), images, (image) => image.id,
+    (image) => h("li", { class: "answer" }, thumb(image), h("div", {}, h("p", { class: "doubt" }), h("ol", { class: "bars" }), h("p", { class: "hint" }))),
+    (item, image) => {
+      const prediction = state.predictions[image.id];
+      const [best, p] = prediction?.top[0] ?? [];
+      labelThumb(item.firstChild, image, best && classOf(best) ? `: ${classOf(best).name}, ${percent(p)}` : "");
+      doubt($(".doubt", item), prediction);
+      bars($(".bars", item), prediction);
+      text($(".hint", item), prediction ? "" : state.status.phase === "waiting" ? "Waits for two classes with examples." : "Looking…");
+    });
+}
+
+const skipped = new Set();
+
+// What to label next: proposals first, then whatever else is there.
+export function queue() {
+  const pool = imagesIn("pool").filter((image) => !skipped.has(image.id));
+  const rank = new Map(state.suggestions.map((id, i) => [id, i]));
+  return pool.sort((a, b) => (rank.get(a.id) ?? 1e9) - (rank.get(b.id) ?? 1e9));
+}
+
+export function drawLabel() {
+  const images = imagesIn("pool");
+  text($("#tab-label b"), images.length ? String(images.length) : "");
+  const next = queue();
+  const proposed = new Set(state.suggestions.slice(0, 8));
+  const rest = images.filter((image) => skipped.has(image.id));
+  thumbs($("#pool"), [...next, ...rest], (image) => proposed.has(image.id) ? ", worth labelling" : "");
+  const [image] = next;
+  const box = $("#asking");
+  box.hidden = !image;
+  if (!image) return;
+  if (box.dataset.id !== image.id) {
+    box.dataset.id = image.id;
+    box.replaceChildren(h("img", { src: source(image.id), alt: image.name }),
+      h("div", {}, h("p", { class: "why" }), h("h2", {}, "What is this?"), h("div", { class: "choices" }),
+        h("div", { class: "row" },
+          h("button", { class: "ghost", type: "button", onclick: skip }, h("kbd", {}, "space"), " Skip"),
+          h("button", { class: "ghost", type: "button", onclick: () => move([image.id], "test") }, "Use for testing"))));
+  }
+  const prediction = state.predictions[image.id];
+  text($(".why", box), why(image, prediction));
+  choices($(".choices", box), null, prediction?.top[0][0], (place) => move([image.id], place));
+}
+
+function why(image, prediction) {
+  if (!state.classes.length) return "Name a class first, under Classes.";
+  if (!prediction) return "Any label helps: there are no proposals before two classes have examples.";
+  if (prediction.doubt === "none") return "This looks like none of your classes.";
+  const [[best, p], second] = prediction.top;
+  if (p < 0.6 && second && classOf(second[0])) return `Torn between ${classOf(best)?.name} and ${classOf(second[0]).name}: a label here teaches most.`;
+  return `Probably ${classOf(best)?.name} (${percent(p)}). A label confirms it.`;
+}
+
+export function skip() {
+  const [image] = queue();
+  if (image) skipped.add(image.id);
+  if (!queue().length) skipped.clear();
+  drawLabel();
+}
+
+export function labelKey(key) {
+  if (key === " ") return skip();
+  const entry = state.classes[KEYS.indexOf(key)];
+  const [image] = queue();
+  if (entry && image) move([image.id], entry.id);
+}
+
+const kept = new Set();
+
+export function drawReview() {
+  const review = state.review;
+  const box = $("#score");
+  if (!review) box.replaceChildren(h("p", { class: "none" }, "There is something to review once two classes have examples."));
+  else {
+    const share = review.total ? review.correct / review.total : 0;
+    const scale = h("div", { class: "scale", role: "img", "aria-label": `between ${percent(review.low)} and ${percent(review.high)}` }, h("i"), h("b"));
+    scale.children[0].style.left = `${100 * review.low}%`;
+    scale.children[0].style.right = `${100 - 100 * review.high}%`;
+    scale.children[1].style.left = `${100 * share}%`;
+    const few = state.classes.filter((entry) => imagesIn(entry.id).length < 3).map((entry) => entry.name);
+    box.replaceChildren(
+      h("p", { class: "figure" }, review.enough ? percent(share) : "Too few images"),
+      h("div", {}, scale,
+        h("p", {}, review.total
+          ? `${review.correct} of ${plural(review.total, "example")} recognised when left out in turn. With so many examples the truth may lie between ${percent(review.low)} and ${percent(review.high)}.`
+          : "Each class has one example only: nothing can be left out."),
+        review.enough ? null : h("p", { class: "fine" }, few.length && few.length <= 6
+          ? `To say anything, give at least three examples of each class: ${few.join(", ")} ${few.length === 1 ? "has" : "have"} fewer.`
+          : "To say anything, give at least three examples of each class and ten in all.")));
+  }
+  const list = (review?.suspects ?? []).filter(({ id, better }) =>
+    !kept.has(id) && classOf(better) && classOf(state.images.find((image) => image.id === id)?.place));
+  text($("#tab-review b"), list.length ? String(list.length) : "");
+  sync($("#suspects"), list, ({ id }) => id,
+    (entry) => h("li", {}, thumb({ id: entry.id }), h("p"), h("div", { class: "row" },
+      h("button", { type: "button", onclick: (event) => move([entry.id], event.currentTarget.dataset.better) }),
+      h("button", { type: "button", class: "ghost", onclick: () => { kept.add(entry.id); drawReview(); } }, "It is right"))),
+    (item, entry) => {
+      const image = state.images.find(({ id }) => id === entry.id);
+      const own = classOf(image.place).name, better = classOf(entry.better).name;
+      labelThumb(item.children[0], image);
+      text(item.children[1], `Labelled ${own}, but the other examples say ${better} (${percent(entry.better_fit)} against ${percent(entry.fit)}).`);
+      const button = item.children[2].firstChild;
+      button.dataset.better = entry.better;
+      text(button, `Move to ${better}`);
+    });
+}
+
+export function drawMap() {
+  const plane = $("#plane");
+  const images = state.images.filter(({ id }) => state.points[id]);
+  $("#map .none").hidden = images.length > 0;
+  sync(plane, images, ({ id }) => id, makePoint, (point, image) => {
+    const [x, y] = state.points[image.id];
+    const kind = image.place === "test" || image.place === "pool" ? image.place : hue(image.place);
+    point.setAttribute("class", `point ${kind}`);
+    point.style.transform = `translate(${x}px, ${(-y * 0.7).toFixed(3)}px)`;
+    point.setAttribute("aria-label", `${image.name}, ${image.place === "test" ? "test tray" : image.place === "pool" ? "unlabelled" : classOf(image.place)?.name}`);
+  });
+  sync($("#legend"), [...state.classes, { id: "test", name: "test tray" }, { id: "pool", name: "unlabelled" }], ({ id }) => id,
+    () => h("li"), (item, entry) => { item.className = entry.id.startsWith("c") ? hue(entry.id) : entry.id; text(item, entry.name); });
+}
+
+function makePoint(image) {
+  const point = svg("circle", { r: 0.022, tabindex: 0, role: "button" });
+  const peek = $("#peek");
+  const show = () => {
+    $("img", peek).src = source(image.id);
+    text($("figcaption", peek), point.getAttribute("aria-label"));
+    const box = point.getBoundingClientRect(), plane = peek.parentElement.getBoundingClientRect();
+    peek.style.left = `${Math.min(box.right - plane.left + 8, plane.width - 170)}px`;
+    peek.style.top = `${Math.max(0, Math.min(box.top - plane.top - 40, plane.height - 190))}px`;
+    peek.hidden = false;
+  };
+  const hide = () => { peek.hidden = true; };
+  for (const [event, run] of [["pointerenter", show], ["focus", show], ["pointerleave", hide], ["blur", hide], ["click", () => view(image.id)]]) point.addEventListener(event, run);
+  point.addEventListener("keydown", (event) => event.key === "Enter" && view(image.id));
+  return point;
+}
