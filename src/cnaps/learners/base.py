@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -17,8 +18,20 @@ from torch.nn import functional as F
 from cnaps.nn.backbones.base import Backbone, pool
 from cnaps.nn.film import fold
 
-Predictor = Callable[[Tensor], Tensor]  # pixels (M, 3, S, S) -> logits (M, C)
 CHUNK = 64  # images run at once where no gradient is wanted
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """The classifier of a task: pixels (M, 3, S, S), or features (M, d), to logits (M, C)."""
+
+    logits: Callable[[Tensor], Tensor]
+    parameters: int  # numbers that belong to the task alone
+
+    @torch.no_grad()
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """In parts, so that memory does not grow with the number of images."""
+        return torch.cat([self.logits(part) for part in inputs.split(CHUNK)])
 
 
 class Learner(Protocol):
@@ -35,9 +48,9 @@ class FrozenFeatures:
 
     def __init__(self, backbone: Backbone) -> None:
         self.normalisation, self.size = backbone.normalisation, backbone.feature_size
-        pairs = zip(backbone.stages, backbone.stage_pairs, strict=True)
-        stages = [fold(stage, found) for stage, found in pairs]
-        self._network = nn.Sequential(fold(backbone.stem, backbone.stem_pairs), *stages)
+        found = zip(backbone.stages, backbone.stage_units, strict=True)
+        stages = [fold(stage, units, fuse=True) for stage, units in found]
+        self._network = nn.Sequential(fold(backbone.stem, backbone.stem_units, fuse=True), *stages)
 
     @torch.no_grad()
     def __call__(self, pixels: Tensor) -> Tensor:
@@ -60,8 +73,8 @@ class FeatureLearner(ABC):
 
     def adapt(self, images: Tensor, labels: Tensor) -> Predictor:
         """Learn a task from pixels."""
-        predict = self.fit(self.frozen(images), labels)
-        return lambda pixels: predict(self.frozen(pixels))
+        fitted = self.fit(self.frozen(images), labels)
+        return replace(fitted, logits=lambda pixels: fitted.logits(self.frozen(pixels)))
 
 
 def class_means(features: Tensor, labels: Tensor) -> Tensor:

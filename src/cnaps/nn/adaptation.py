@@ -21,13 +21,11 @@ from cnaps.nn.film import SiteFilm
 class FilmGenerator(nn.Module):
     """One small network for each FiLM vector of a stage (gamma and beta of each site), all run as one.
 
-    Each is Linear, ReLU, twice [residual Linear, ReLU] and a last Linear, residual where its input is as wide as
-    its output. The weights of the V networks are stacked, so a stage costs four batched products however many
-    vectors it has. What comes out is multiplied by R, which starts near zero: a new model does not change its
-    backbone.
+    Each is Linear, ReLU, twice [residual Linear, ReLU] and a last Linear, residual where its input is as wide
+    as its output. The weights of the V networks are stacked, so a stage costs few products however many vectors
+    it has. What comes out is multiplied by R, which starts near zero: a new model does not change its backbone.
     """
 
-    vector_of_row: Tensor
     identity: Tensor
 
     def __init__(self, inputs: int, width: int, channels: Sequence[int], *, own_first: bool = True) -> None:
@@ -43,10 +41,8 @@ class FilmGenerator(nn.Module):
         bound = 1 / math.sqrt(width)
         nn.init.uniform_(self.last_weight, -bound, bound)
         nn.init.uniform_(self.last_bias, -bound, bound)
-        index = torch.repeat_interleave(torch.arange(len(vectors)), torch.tensor(vectors))
-        self.register_buffer("vector_of_row", index, persistent=False)
-        is_gamma = torch.arange(len(vectors)) % 2 == 0
-        self.register_buffer("identity", is_gamma[index].float(), persistent=False)  # gamma 1, beta 0
+        gamma_then_beta = torch.tensor([1.0, 0.0] * len(channels)).repeat_interleave(torch.tensor(vectors))
+        self.register_buffer("identity", gamma_then_beta, persistent=False)
 
     def forward(self, z: Tensor) -> tuple[SiteFilm, ...]:
         """(inputs,) -> for each site (gamma (C,), beta (C,))."""
@@ -54,9 +50,8 @@ class FilmGenerator(nn.Module):
         h = h.expand(len(self.sizes), -1)
         for layer in self.hidden:
             h = F.relu(layer(h) + h)
-        rows = torch.baddbmm(
-            self.last_bias[:, None, None], self.last_weight[:, None, :], h[self.vector_of_row][:, :, None]
-        ).flatten()  # (sum of C,): each row reads the network it belongs to
+        networks = zip(self.last_weight.split(self.sizes), h, strict=True)
+        rows = torch.cat([weight @ x for weight, x in networks]) + self.last_bias  # (sum of C,)
         if self.residual:
             rows = rows + h.flatten()
         parts = (rows * self.regulariser + self.identity).split(self.sizes)

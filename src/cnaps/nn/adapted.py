@@ -122,7 +122,7 @@ class Adapted:
         check_images(images, "images", self.model.backbone.min_image_size)
         images = images.to(self.model.device)
         if torch.is_grad_enabled() or self.model.config.backbone_norm == "batch":
-            return self._network(images)
+            return self._network()(images)
         network = self._folded_network
         return torch.cat([network(part) for part in images.split(chunk_size or DEFAULT_CHUNK)])
 
@@ -151,7 +151,8 @@ class Adapted:
         """
         if self.model.config.backbone_norm == "batch":
             raise InputError("a model that normalises by batch statistics cannot be folded")
-        return nn.Sequential(self._folded_network, self._fixed_classifier).eval()
+        with torch.no_grad():
+            return nn.Sequential(self._network(fuse=False), self._fixed_classifier).eval()
 
     def export_onnx(self, path: str | PathLike[str], image_size: int | None = None) -> None:
         """Write the folded network as ONNX: float images (batch, 3, S, S) to logits (batch, C)."""
@@ -171,21 +172,20 @@ class Adapted:
     @cached_property
     def _folded_network(self) -> AdaptedNetwork:
         with torch.no_grad():
-            return self._network
+            return self._network()
 
     @cached_property
     def _fixed_classifier(self) -> nn.Module:
         with torch.no_grad():
             return self.classifier
 
-    @property
-    def _network(self) -> AdaptedNetwork:
+    def _network(self, *, fuse: bool = True) -> AdaptedNetwork:
         stages = [
-            self.model._stage(i, self.film.stages[i] if self.film.stages else None)
+            self.model._stage(i, self.film.stages[i] if self.film.stages else None, fuse=fuse)
             for i in range(len(self.model.backbone.stages))
         ]
         every = self.model.config.features == "all"
-        return AdaptedNetwork(self.model._stem(), stages, self.model.head, every)
+        return AdaptedNetwork(self.model._stem(fuse=fuse), stages, self.model.head, every)
 
 
 class AdaptedNetwork(nn.Module):

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from cnaps.errors import InputError
+from cnaps.nn.fused import ACTIVATIONS, FusedConv2d, can_fuse
 
 M = TypeVar("M", bound=nn.Module)
 SiteFilm = tuple[Tensor, Tensor]  # gamma (C,), beta (C,)
@@ -65,67 +66,82 @@ def bind(stage: M, sites: Sequence[str], film: StageFilm, *, batch_statistics: b
     return bound
 
 
+@dataclass(frozen=True)
+class Unit:
+    """Names of a convolution, the norm that reads it and, where there is one, the activation behind them."""
+
+    conv: str
+    norm: str
+    activation: str | None = None
+
+
 @torch.no_grad()
-def fold(stage: M, pairs: Sequence[tuple[str, str]]) -> M:
-    """A stage in which each (convolution, norm) of `pairs` is one convolution with a bias."""
+def fold(stage: M, units: Sequence[Unit], *, fuse: bool = False) -> M:
+    """A stage in which each unit is one convolution with a bias; `fuse` also takes in the activation (CPU)."""
     folded = _skeleton(stage)
-    for conv_name, norm_name in pairs:
-        norm = norm_at(folded, norm_name)
-        conv = cast(nn.Conv2d, folded.get_submodule(conv_name))
-        if norm.running_mean is None or norm.running_var is None:
-            continue
-        scale = torch.rsqrt(norm.running_var + norm.eps)
+    for unit in units:
+        norm = norm_at(folded, unit.norm)
+        conv = cast(nn.Conv2d, folded.get_submodule(unit.conv))
+        mean, variance = cast(Tensor, norm.running_mean), cast(Tensor, norm.running_var)
+        scale = torch.rsqrt(variance + norm.eps)
         if norm.weight is not None:
             scale = scale * norm.weight
-        shift = -norm.running_mean * scale
+        shift = -mean * scale
         if norm.bias is not None:
             shift = shift + norm.bias
         if conv.bias is not None:
             shift = shift + conv.bias * scale
         _set_tensor(conv, "weight", conv.weight * scale[:, None, None, None])
         _set_tensor(conv, "bias", shift)
-        parent, _, child = norm_name.rpartition(".")
-        folded.get_submodule(parent)._modules[child] = nn.Identity()
+        _replace(folded, unit.norm, nn.Identity())
+        if fuse and can_fuse(conv):
+            activation = None if unit.activation is None else folded.get_submodule(unit.activation)
+            _replace(folded, unit.conv, FusedConv2d(conv, activation))
+            if unit.activation is not None:
+                _replace(folded, unit.activation, nn.Identity())
     return folded
 
 
 @torch.no_grad()
-def foldable_pairs(stage: nn.Module, example: Tensor) -> tuple[list[tuple[str, str]], Tensor]:
-    """Which norms read nothing but the output of one convolution: found by watching one forward pass.
+def foldable_units(stage: nn.Module, example: Tensor) -> tuple[list[Unit], Tensor]:
+    """Which norms read nothing but one convolution, and which activations only such a norm: by watching a pass.
 
-    Returns the pairs of names and the stage's output. If folding them would change what the stage computes (a
-    convolution whose output is used elsewhere too), no pair is returned.
+    Returns them and the stage's output. If folding would change what the stage computes (a convolution whose
+    output is used elsewhere too), there are none.
     """
-    made_by: dict[int, str] = {}
-    outputs: list[Tensor] = []  # keeps every output alive, so that no id is used twice
-    pairs: list[tuple[str, str]] = []
+    calls: list[tuple[str, nn.Module, Tensor, Tensor]] = []  # keeps every tensor alive, so that no id comes twice
     hooks = []
-
     for name, module in stage.named_modules():
-        if isinstance(module, nn.Conv2d):
-
-            def after(_: nn.Module, __: object, output: Tensor, name: str = name) -> None:
-                made_by[id(output)] = name
-                outputs.append(output)
-
-            hooks.append(module.register_forward_hook(after))
-        elif isinstance(module, nn.BatchNorm2d):
-
-            def before(_: nn.Module, inputs: tuple[Tensor, ...], name: str = name) -> None:
-                if id(inputs[0]) in made_by:
-                    pairs.append((made_by[id(inputs[0])], name))
-
-            hooks.append(module.register_forward_pre_hook(before))
+        if isinstance(module, nn.Conv2d | nn.BatchNorm2d | nn.ReLU | nn.ReLU6):
+            hooks.append(
+                module.register_forward_hook(
+                    lambda module, inputs, output, name=name: calls.append((name, module, inputs[0], output))
+                )
+            )
     try:
         result = stage(example)
     finally:
         for hook in hooks:
             hook.remove()
-    if pairs:
-        again = fold(stage, pairs)(example)
+
+    def reader(of: Tensor, kinds: tuple[type[nn.Module], ...]) -> tuple[str, Tensor] | None:
+        for name, module, source, output in calls:
+            once = sum(other == name for other, *_ in calls) == 1
+            if source is of and once and isinstance(module, kinds):
+                return name, output
+        return None
+
+    units = []
+    for name, module, _, output in calls:
+        norm = reader(output, (nn.BatchNorm2d,)) if isinstance(module, nn.Conv2d) else None
+        if norm is not None and norm_at(stage, norm[0]).track_running_stats:
+            activation = reader(norm[1], ACTIVATIONS)
+            units.append(Unit(name, norm[0], activation[0] if activation else None))
+    for fuse in (False, True):
+        again = fold(stage, units, fuse=fuse)(example)
         if (again - result).abs().max() > 1e-3 * result.abs().max().clamp_min(1e-6):
-            pairs = []
-    return pairs, result
+            return [], result
+    return units, result
 
 
 def norm_at(stage: nn.Module, name: str) -> nn.BatchNorm2d:
@@ -150,3 +166,8 @@ def _set_tensor(module: nn.Module, name: str, value: Tensor) -> None:
     """Put a tensor, possibly with history, in the place of a parameter of a skeleton."""
     module._parameters.pop(name, None)
     object.__setattr__(module, name, value)
+
+
+def _replace(stage: nn.Module, name: str, module: nn.Module) -> None:
+    parent, _, child = name.rpartition(".")
+    stage.get_submodule(parent)._modules[child] = module

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -72,6 +72,8 @@ class CNAPs(nn.Module):
     >>> adapted.classes.tolist(), tuple(adapted.logits(images).shape), len(adapted.film)
     ([3, 5, 9], (6, 3), 7680)
     """
+
+    kind: ClassVar[str] = "cnaps"  # saved with the weights: which class to load them into
 
     def __init__(self, config: ModelConfig | None = None, backbone: Backbone | None = None) -> None:
         super().__init__()
@@ -212,20 +214,20 @@ class CNAPs(nn.Module):
             return torch.zeros(0, device=self.device)
         return self.set_encoder(images, chunk_size, recompute).mean(0)
 
-    def _stem(self) -> nn.Module:
+    def _stem(self, *, fuse: bool = True) -> nn.Module:
         if torch.is_grad_enabled() or self.config.backbone_norm == "batch":
             return self.backbone.stem
-        return fold(self.backbone.stem, self.backbone.stem_pairs)
+        return fold(self.backbone.stem, self.backbone.stem_units, fuse=fuse)
 
-    def _stage(self, stage: int, film: tuple[SiteFilm, ...] | None) -> nn.Module:
-        """One stage with a task's FiLM; folded where no gradient is wanted."""
+    def _stage(self, stage: int, film: tuple[SiteFilm, ...] | None, *, fuse: bool = True) -> nn.Module:
+        """One stage with a task's FiLM; folded, and fused where there are kernels for it, without gradients."""
         module, sites = self.backbone.stages[stage], self.backbone.sites[stage]
         batch = self.config.backbone_norm == "batch"
         if film is not None:
             module = bind(module, sites, film, batch_statistics=batch)
         if torch.is_grad_enabled() or batch:
             return module
-        return fold(module, self.backbone.stage_pairs[stage])
+        return fold(module, self.backbone.stage_units[stage], fuse=fuse)
 
 
 def _check_config(config: ModelConfig) -> None:

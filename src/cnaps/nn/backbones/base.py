@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cnaps.errors import InputError
-from cnaps.nn.film import foldable_pairs, norm_at
+from cnaps.nn.film import Unit, foldable_units, norm_at
 
 
 @dataclass(frozen=True)
@@ -67,16 +67,16 @@ class Backbone(nn.Module):
     def _try_out(self) -> None:
         self.eval()
         x = torch.linspace(-1, 1, 3 * self.image_size**2).view(1, 3, self.image_size, self.image_size)
-        self.stem_pairs, x = foldable_pairs(self.stem, x.contiguous(memory_format=torch.channels_last))
-        self.stage_pairs: list[list[tuple[str, str]]] = []
+        self.stem_units, x = foldable_units(self.stem, x.contiguous(memory_format=torch.channels_last))
+        self.stage_units: list[list[Unit]] = []
         self.channels = [x.shape[1]]  # of the stem and of each stage
         self.site_channels: list[list[int]] = [
             [norm_at(stage, name).num_features for name in names]
             for stage, names in zip(self.stages, self.sites, strict=True)
         ]
         for stage in self.stages:
-            pairs, x = foldable_pairs(stage, x)
-            self.stage_pairs.append(pairs)
+            units, x = foldable_units(stage, x)
+            self.stage_units.append(units)
             self.channels.append(x.shape[1])
         self.feature_size = self.channels[-1]
 

@@ -29,14 +29,19 @@ class SameConv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C_in, H, W) -> (N, C_out, ceil(H / stride), ceil(W / stride))."""
+        weight, padding = self.place(x)
+        return F.conv2d(x, weight, self.bias, self.stride, padding, groups=self.groups)
+
+    def place(self, x: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """Weight and (symmetric) padding for this image.
+
+        An odd pixel of padding becomes a row and column of zeros before the kernel, which costs a few products;
+        padding the image would copy it.
+        """
         (kernel, _), (stride, _) = self.kernel_size, self.stride
-        missing = [max((-(-n // stride) - 1) * stride + kernel - n, 0) for n in x.shape[-2:]]
-        if any(m % 2 for m in missing):
-            h, w = missing
-            x, padding = F.pad(x, (w // 2, w - w // 2, h // 2, h - h // 2)), (0, 0)
-        else:
-            padding = (missing[0] // 2, missing[1] // 2)
-        return F.conv2d(x, self.weight, self.bias, self.stride, padding, groups=self.groups)
+        h, w = (max((-(-n // stride) - 1) * stride + kernel - n, 0) for n in x.shape[-2:])
+        weight = F.pad(self.weight, (w % 2, 0, h % 2, 0)) if h % 2 or w % 2 else self.weight
+        return weight, ((h + 1) // 2, (w + 1) // 2)
 
 
 def _unit(inputs: int, outputs: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> list[nn.Module]:
