@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-slow lint format bench clean
+.PHONY: setup demo test test-slow lint format bench collections default-model evaluate clean
 
 setup: $(READY)
 
@@ -35,6 +35,35 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
+
+# The data, the training and the evaluation of the default model; DATASETS is the folder of the archives.
+DATASETS ?= ../shared/datasets
+PREPARE = $(BIN)/cnaps data prepare --size 96
+
+collections: $(READY)
+	$(PREPARE) ilsvrc_2012 $(DATASETS)/ilsvrc-val.tar collections/ilsvrc_2012 --splits random
+	$(PREPARE) folder $(DATASETS)/tiny-imagenet.tar collections/tiny_imagenet --splits random
+	$(PREPARE) omniglot $(DATASETS) collections/omniglot
+	$(PREPARE) cu_birds $(DATASETS)/cub-birds.tar collections/cu_birds
+	$(PREPARE) vgg_flower $(DATASETS)/vgg-flower.tar collections/vgg_flower
+	$(PREPARE) quickdraw $(DATASETS)/quickdraw.zip collections/quickdraw
+	for name in caltech101 fruits pokemon fonts; do \
+	  $(PREPARE) folder $(DATASETS)/$$name.tar collections/$$name --splits train || exit 1; done
+	$(PREPARE) mnist $(DATASETS) collections/mnist
+	$(PREPARE) cifar10 $(DATASETS)/cifar10.tar collections/cifar10
+	$(PREPARE) traffic_sign $(DATASETS)/traffic-sign.tar collections/traffic_sign
+	$(PREPARE) dtd $(DATASETS)/dtd.tar collections/dtd --splits test
+
+default-model: collections
+	$(BIN)/cnaps train configs/cnaps-lite0.toml --run runs/cnaps-lite0
+	$(BIN)/cnaps ship runs/cnaps-lite0/best src/cnaps/models/cnaps-lite0
+
+UNSEEN := mnist,cifar10,traffic_sign,dtd
+TESTED := ilsvrc_2012 tiny_imagenet omniglot cu_birds vgg_flower quickdraw mnist cifar10 traffic_sign dtd
+
+evaluate: collections
+	$(BIN)/cnaps evaluate $(addprefix collections/,$(TESTED)) --model cnaps-lite0 --learners cnaps,logreg \
+	  --against logreg --max-ways 20 --max-context 200 --unseen $(UNSEEN) --processes 2 --out out/evaluation
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

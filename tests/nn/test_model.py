@@ -362,3 +362,26 @@ def test_a_published_backbone_alone_is_imported() -> None:
     broken = {k: v for k, v in theirs.items() if "layer3.0.conv1" not in k}
     with pytest.raises(CheckpointError, match=r"missing: stages\.2\.0\.conv1\.weight"):
         cnaps.from_reference({"state_dict": broken})
+
+
+def test_a_shipped_model_is_half_as_large_and_takes_its_backbone_from_the_package(tmp_path: Path) -> None:
+    from cnaps.cli import main
+
+    config = ModelConfig(backbone="efficientnet_lite0", head="cosine", generator_width=4, embedding_size=4)
+    model = CNAPs(config)
+    model.backbone.load_pretrained()
+    model.save(tmp_path / "whole")
+    with pytest.raises(SystemExit):
+        main(["ship", str(tmp_path / "whole"), str(tmp_path / "small")])
+    shipped = cnaps.load_model(tmp_path / "small")
+    assert (tmp_path / "small" / "model.safetensors").stat().st_size < 1e6
+    for name, value in model.backbone.state_dict().items():
+        assert torch.equal(shipped.backbone.state_dict()[name], value)
+    torch.testing.assert_close(shipped.head.log_temperature, model.head.log_temperature, atol=1e-2, rtol=1e-2)
+    with torch.no_grad():
+        model.backbone.stem[0].weight[0] += 1
+    model.save(tmp_path / "changed")
+    with pytest.raises(SystemExit) as leaving:
+        main(["ship", str(tmp_path / "changed"), str(tmp_path / "refused")])
+    assert leaving.value.code == 2
+    assert not (tmp_path / "refused").exists()

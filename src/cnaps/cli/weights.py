@@ -1,4 +1,4 @@
-"""`cnaps models` and `cnaps import-weights`."""
+"""`cnaps import-weights` and `cnaps ship`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("import-weights")(import_weights)
+    app.command("ship")(ship)
 
 
 def import_weights(
@@ -25,3 +26,17 @@ def import_weights(
     typer.echo(
         f"wrote {destination}: adaptation {model.config.adaptation}, head {model.config.head}, {weights:,} numbers"
     )
+
+
+def ship(
+    source: Path = typer.Argument(..., help="The folder of a model."),
+    destination: Path = typer.Argument(..., help="The folder of the small copy."),
+) -> None:
+    """Make a small copy of a model: half precision, and without a backbone that an installed package carries."""
+    from cnaps.checkpoints import load_model, save_model
+
+    model = load_model(source)
+    package = model.backbone.pretrained is not None
+    save_model(model, destination, half=True, package_backbone=package)
+    size = sum(file.stat().st_size for file in destination.iterdir()) / 1e6
+    typer.echo(f"wrote {destination}: {size:.1f} MB")
