@@ -60,9 +60,9 @@ def atomic_folder(target: str | os.PathLike[str]) -> Iterator[Path]:
     old = temporary.with_suffix(".old")
     try:
         yield temporary
-        for path in temporary.rglob("*"):
+        for path in (temporary, *temporary.rglob("*")):
+            path.chmod((0o777 if path.is_dir() else 0o666) & ~_umask())  # some writers leave files for one's own eyes
             _flush(path)
-        temporary.chmod(0o777 & ~_umask())
         if target.exists():
             os.replace(target, old)
         os.replace(temporary, target)
