@@ -58,13 +58,18 @@ def main(folder: Path = Path("out/demo")) -> None:
     recogniser.save(folder / "digits.safetensors")
     print(f"accuracy on the {len(images):,} others: {right / len(images):.1%} (cnaps), ", end="")
     print(f"{probe_right / len(images):.1%} (a linear probe on the same frozen network)")
-    print(f"took {time.perf_counter() - started:.0f} s in all\n\nTo look at and to try:")
-    print(f"  {folder}/report.html                                       the least certain first")
-    print(f"  cnaps predict {folder}/digits.safetensors {folder}/digits/images     the same, from the task file")
-    print(
-        "  cnaps classify EXAMPLES IMAGES --report report.html          your own: a folder for each class, a few"
-    )
-    print("                                                               images in each, and images to classify")
+    print(f"took {time.perf_counter() - started:.0f} s in all")
+    print(_NEXT.format(folder=folder))
+
+
+_NEXT = """
+Look at {folder}/report.html: the least certain first.
+
+Then try your own images, with a folder for each class and a few images in each:
+  cnaps classify EXAMPLES IMAGES --report report.html
+or use what was just learned:
+  cnaps predict {folder}/digits.safetensors {folder}/digits/images
+  cnaps export {folder}/digits.safetensors digits.onnx"""
 
 
 def _write_digits(folder: Path) -> tuple[list[tuple[Path, str]], list[Path]]:

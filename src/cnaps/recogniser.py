@@ -6,6 +6,7 @@ it starts faster.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence, Sized
@@ -60,7 +61,7 @@ class Examples:
         ]
         first: dict[bytes, int] = {}
         for i, image in enumerate(self.pixels.numpy()):
-            j = first.setdefault(image.tobytes(), i)
+            j = first.setdefault(hashlib.blake2b(image.tobytes(), digest_size=16).digest(), i)
             if self.names[i] != self.names[j]:
                 found.append(
                     f"{titles[j]} and {titles[i]} are the same image, but one is {self.names[j]!r} "
@@ -201,15 +202,20 @@ def open_model(source: ModelSource, device: str = "auto") -> tuple[CNAPs, str]:
         return source, ""
     name = os.fspath(source)
     if name in list_models():
-        return _read_model(name, str(pick_device(device)), 0), name
+        return _read_model(name, device, 0), name
     config = Path(name) / "config.json"
     stamp = config.stat().st_mtime_ns if config.is_file() else 0
-    return _read_model(str(Path(name).absolute()), str(pick_device(device)), stamp), ""
+    return _read_model(str(Path(name).absolute()), device, stamp), ""
 
 
 @lru_cache(maxsize=4)
 def _read_model(source: str, device: str, stamp: int) -> CNAPs:
-    return load_model(source, device=device)
+    model = load_model(source)
+    try:
+        return model.to(pick_device(device))
+    except (RuntimeError, AssertionError) as error:  # no such device, or a build of torch without it
+        reason = str(error).splitlines()[0]
+        raise InputError(f"the device {device!r} cannot be used: {reason}") from error
 
 
 def check_names(labels: Sequence[Any]) -> list[Name]:

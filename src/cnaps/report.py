@@ -200,7 +200,7 @@ b { font-weight: 600; font-variant-numeric: tabular-nums; }
 .card ol { flex: 1; }
 .card ol li { display: grid; grid-template-columns: 1fr auto; column-gap: .6rem; font-size: .85rem;
   color: var(--soft); margin-bottom: .3rem; }
-.card ol li:first-child { font-size: .98rem; color: var(--ink); }
+.card ol li:first-child { font-size: .98rem; font-weight: 600; color: var(--ink); }
 .card ol .bar { grid-column: 1 / -1; height: 4px; }
 .file { margin: .25rem 0 0; font-size: .78rem; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
 img, .gone { width: 96px; height: 96px; object-fit: contain; border-radius: 6px; background: var(--line);

@@ -198,6 +198,22 @@ def test_examples_may_be_a_table_and_file_names_anything(run, folders, tmp_path)
     assert str(odd) in [row["path"] for row in csv.DictReader((tmp_path / "results.csv").open(encoding="utf-8"))]
 
 
+def test_a_device_that_is_not_there_is_named(run, folders):
+    code, _, errors = run("classify", *folders, "--device", "abacus")
+    assert (code, "the device 'abacus' cannot be used" in errors) == (2, True)
+
+
+@pytest.mark.slow
+def test_the_demo_classifies_every_digit_and_writes_its_report(tmp_path, capsys):
+    from cnaps.demo import main as demo
+
+    demo(tmp_path / "demo")
+    output = capsys.readouterr().out
+    assert "accuracy on the 1,747 others" in output
+    assert len(list(csv.DictReader((tmp_path / "demo/results.csv").open(encoding="utf-8")))) == 1747
+    assert (tmp_path / "demo/report.html").read_text(encoding="utf-8").count('class="card"') == 300
+
+
 def test_models_lists_the_default_model(run):
     code, output, _ = run("models", model=False)
     assert (code, "cnaps-lite0 (default): efficientnet_lite0" in output) == (0, True)
