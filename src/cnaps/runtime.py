@@ -16,11 +16,11 @@ def cpu_count() -> int:
 
 
 @cache
-def configure_threads(threads: int | None = None) -> int:
-    """Set torch's threads once: ``threads``, or CNAPS_THREADS, or every processor this process may use."""
+def configure_threads() -> int:
+    """Set torch's threads, once: CNAPS_THREADS, or every processor this process may use."""
     import torch
 
-    chosen = threads or int(os.environ.get("CNAPS_THREADS", "0")) or cpu_count()
+    chosen = int(os.environ.get("CNAPS_THREADS", "0")) or cpu_count()
     torch.set_num_threads(chosen)
     return chosen
 
