@@ -9,6 +9,7 @@ from torch import nn
 from cnaps.nn.backbones import Backbone, register_backbone
 
 BACKBONE = "tiny-for-tests"
+SMALL_BACKBONE = "small-for-tests"
 
 
 def _stage(inputs: int, outputs: int) -> nn.Sequential:
@@ -20,7 +21,12 @@ def _tiny_backbone() -> Backbone:
     return Backbone(_stage(3, 8), [_stage(8, 16), _stage(16, 24)], image_size=32)
 
 
+def _small_backbone() -> Backbone:
+    return Backbone(_stage(3, 16), [_stage(16, 32), _stage(32, 64)], image_size=32)
+
+
 register_backbone(BACKBONE, _tiny_backbone)
+register_backbone(SMALL_BACKBONE, _small_backbone)
 
 
 def train(settings: dict[str, Any], folder: str, resume: bool) -> None:
@@ -30,6 +36,21 @@ def train(settings: dict[str, Any], folder: str, resume: bool) -> None:
     from cnaps.training.start import train
 
     train(build(TrainConfig, settings), folder, resume=resume, device="cpu")
+
+
+def train_with_little_room(settings: dict[str, Any], folder: str, room: int) -> None:
+    """Resume where no file can become larger than ``room``; exit code 42 for an error that says so."""
+    import resource
+    import signal
+
+    from cnaps.errors import CnapsError
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+    try:
+        train(settings, folder, True)
+    except CnapsError as error:
+        raise SystemExit(42 if "cannot write" in str(error) else 1) from error
 
 
 if __name__ == "__main__":

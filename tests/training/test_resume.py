@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -139,16 +138,6 @@ def test_other_data_than_the_run_began_with_is_refused(settings: dict[str, Any],
         train(config, tmp_path / "run", resume=True, device="cpu")
 
 
-def _train_with_little_room(settings: dict[str, Any], folder: str, room: int) -> None:
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
-    try:
-        program.train(settings, folder, True)
-    except CnapsError as error:
-        print(error)
-        raise SystemExit(42 if "cannot write" in str(error) else 1) from error
-
-
 def test_a_full_disk_is_told_and_leaves_the_previous_checkpoint(
     settings: dict[str, Any], tmp_path: Path, start_process: Callable[..., Any]
 ) -> None:
@@ -160,7 +149,7 @@ def test_a_full_disk_is_told_and_leaves_the_previous_checkpoint(
     newest.unlink()
     previous = checkpoints(tmp_path / "run")[-1]
     content = previous.read_bytes()
-    process = start_process(_train_with_little_room, settings, str(tmp_path / "run"), room)
+    process = start_process(program.train_with_little_room, settings, str(tmp_path / "run"), room)
     process.join(120)
     assert process.exitcode == 42
     assert checkpoints(tmp_path / "run") == [previous]
