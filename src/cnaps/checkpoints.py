@@ -56,6 +56,7 @@ def save_model(
         config = {
             "format": FORMAT,
             "version": VERSION,
+            "kind": model.kind,
             "model": asdict(model.config),
             "backbone_weights": "package" if package_backbone else "stored",
             "notes": dict(model.notes if notes is None else notes),
@@ -90,7 +91,7 @@ def load_model(
         raise CheckpointError(f"{config_file} is no model configuration: {error}") from error
     state = read_safetensors(weights_file)
     state = {k: v.float() if v.is_floating_point() else v for k, v in state.items()}
-    model = CNAPs(config, backbone)
+    model = _class_of(stored.get("kind", CNAPs.kind), config_file)(config, backbone)
     if package:
         model.backbone.load_pretrained()
         state |= {f"backbone.{k}": v for k, v in model.backbone.state_dict().items()}
@@ -140,6 +141,17 @@ def fingerprint(model: CNAPs) -> str:
         digest.update(name.encode())
         digest.update(value.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def _class_of(kind: str, source: Path) -> type[CNAPs]:
+    if kind == CNAPs.kind:
+        return CNAPs
+    from cnaps.learners import model_class
+
+    found = model_class(kind)
+    if found is None:
+        raise CheckpointError(f"{source}: there are no models of the kind {kind!r} in this version of cnaps")
+    return found
 
 
 def _read_config(path: Path) -> dict[str, Any]:

@@ -11,9 +11,7 @@ import typer
 CONFIG = typer.Argument(None, help="A TOML or JSON file of settings; without one, the paper's defaults.")
 RUN = typer.Option(None, "--run", help="The folder of the new run.")
 RESUME = typer.Option(None, "--resume", help="Continue the run in this folder, exactly where it stood.")
-SET = typer.Option(
-    [], "--set", help="Change a setting: --set optimiser.learning_rate=1e-3; repeat as needed."
-)
+SET = typer.Option([], "--set", help="Change a setting: --set optimiser.learning_rate=1e-3; repeat as needed.")
 DEVICE = typer.Option("auto", help="auto (a GPU if there is one) or cpu.")
 PROCESSES = typer.Option(1, min=1, help="Processes on this machine; the tasks of a step are shared out.")
 SHOW = typer.Option(False, "--show-config", help="Print every setting as it would be used, and leave.")
@@ -27,6 +25,9 @@ def register(app: typer.Typer) -> None:
 
 def train(
     config: Path | None = CONFIG,
+    learner: str | None = typer.Option(
+        None, help="The method to train, see `cnaps learners`; cnaps if not given."
+    ),
     run: Path | None = RUN,
     resume: Path | None = RESUME,
     changes: list[str] = SET,
@@ -35,6 +36,8 @@ def train(
     show_config: bool = SHOW,
 ) -> None:
     """Train the adaptation networks (phi) on tasks; theta stays as it is."""
+    if learner is not None:
+        changes = [*_learner_settings(learner), *changes]
     _start("train", "TrainConfig", config, run, resume, changes, device, processes, show_config)
 
 
@@ -95,6 +98,18 @@ def _start(
             typer.echo(_summary(state, folder))
     if ended_by is not None:
         raise typer.Exit(128 + ended_by)
+
+
+def _learner_settings(name: str) -> list[str]:
+    """What training a method means, as settings."""
+    from cnaps.errors import InputError
+    from cnaps.learners import find_learner
+
+    entry = find_learner(name)
+    if not entry.trained:
+        raise InputError(f"{name} learns nothing beforehand: there is nothing to train")
+    theta = [f'theta.{key}="{value}"' for key, value in entry.theta.items()]
+    return [f'learner="{name}"', *theta]
 
 
 def _settings(config_name: str, file: Path | None, resume: Path | None, changes: list[str]) -> Any:

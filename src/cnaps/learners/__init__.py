@@ -7,36 +7,90 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from cnaps.errors import InputError
 from cnaps.learners.base import FeatureLearner, FrozenFeatures, Learner, Predictor
-from cnaps.learners.cnaps import AmortisedLearner
+from cnaps.learners.cnaps import TrainedLearner
+from cnaps.learners.gradient import (
+    Descent,
+    GradientLearner,
+    Part,
+    all_layers,
+    film_layers,
+    residual_adapters,
+)
 from cnaps.learners.logreg import LogisticRegressionProbe
+from cnaps.learners.maml import Maml, ProtoMaml
 from cnaps.learners.prototypes import MatchingNet, ProtoNet
+from cnaps.learners.tadam import Tadam
+from cnaps.learners.versa import Versa
+from cnaps.nn.backbones import Backbone
 from cnaps.nn.model import CNAPs
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A method: what it is called, what it does, how it is made from a model (its own, where `trained`)."""
+    """A method: what it is called, what it does, how it is made.
+
+    A trained method has a `model` class, the `config` that makes it what it is (fields of ModelConfig), and
+    perhaps `theta`, settings of its training. Any other is made by `make` around a backbone.
+    """
 
     name: str
     summary: str
-    trained: bool
-    make: Callable[[CNAPs], Learner]
+    make: Callable[[Backbone], Learner] | None = None
+    model: type[CNAPs] = CNAPs
+    config: Mapping[str, Any] = field(default_factory=dict)
+    theta: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def trained(self) -> bool:
+        """Whether it needs a model that was trained for it."""
+        return self.make is None
+
+    def fits(self, model: CNAPs) -> bool:
+        """Whether a model was trained for this method."""
+        same = type(model) is self.model
+        return same and all(getattr(model.config, name) == value for name, value in self.config.items())
 
 
-def _frozen(learner: type[FeatureLearner]) -> Callable[[CNAPs], Learner]:
-    return lambda model: learner(FrozenFeatures(model.backbone))
+def _frozen(name: str, summary: str, learner: type[FeatureLearner]) -> Entry:
+    return Entry(name, summary, lambda backbone: learner(FrozenFeatures(backbone)))
 
+
+def _gradient(name: str, summary: str, part: Callable[[Backbone], Part], descent: Descent) -> Entry:
+    return Entry(name, summary, lambda backbone: GradientLearner(name, backbone, part, descent))
+
+
+# MAML's start is theta, so training changes theta; its norms keep their running statistics.
+_THETA = {"mode": "warm-start"}
 
 _ENTRIES = (
-    Entry("cnaps", "FiLM and classifier from one pass over the context", True, AmortisedLearner),
-    Entry("protonet", "distance to class means of frozen features", False, _frozen(ProtoNet)),
-    Entry("matchingnet", "attention over the context by frozen features", False, _frozen(MatchingNet)),
-    Entry("logreg", "logistic regression on frozen features", False, _frozen(LogisticRegressionProbe)),
+    Entry("cnaps", "FiLM and classifier from one pass over the context", config={"adaptation": "film+ar"}),
+    Entry("cnaps-no-ar", "CNAPs whose FiLM comes from z_G alone", config={"adaptation": "film"}),
+    Entry("cnaps-no-film", "CNAPs without FiLM", config={"adaptation": "none", "embedding_size": 0}),
+    Entry("simple-cnaps", "CNAPs with Mahalanobis distances", config={"head": "mahalanobis"}),
+    _frozen("protonet", "distance to class means of frozen features", ProtoNet),
+    _frozen("matchingnet", "attention over the context by frozen features", MatchingNet),
+    _frozen("logreg", "logistic regression on frozen features", LogisticRegressionProbe),
+    _gradient("finetune", "all layers, 200 steps of Adam at 0.01", all_layers, Descent(200, 0.01)),
+    _gradient("film-gradient", "FiLM by 25 steps of Adam at 0.001", film_layers, Descent(25, 0.001)),
+    _gradient(
+        "film-gradient-tuned", "FiLM by 50 steps from prototypes", film_layers, Descent(50, 0.003, "prototypes")
+    ),
+    _gradient(
+        "residual-adapters",
+        "1x1 convolutions beside the spatial ones, 50 steps from prototypes",
+        residual_adapters,
+        Descent(50, 0.0001, "prototypes"),
+    ),
+    Entry("fomaml", "first-order MAML, 10 steps at 0.1, 5 more at test", model=Maml, theta=_THETA),
+    Entry("proto-maml", "MAML from prototypes, 1 step at 0.02, 5 more at test", model=ProtoMaml, theta=_THETA),
+    Entry("versa", "distributions over the classifier's weights", model=Versa),
+    Entry("tadam", "FiLM from the mean class prototype", model=Tadam),
 )
 _REGISTRY = {entry.name: entry for entry in _ENTRIES}
 
@@ -55,7 +109,20 @@ def find_learner(name: str) -> Entry:
 
 def create_learner(name: str, model: CNAPs) -> Learner:
     """A method around a model: its backbone, and for trained methods the rest of it too."""
-    return find_learner(name).make(model)
+    entry = find_learner(name)
+    if entry.make is not None:
+        return entry.make(model.backbone)
+    if not entry.fits(model):
+        raise InputError(
+            f"this model was not trained as {name}: train one with `cnaps train --learner {name}` "
+            f"and name its folder, {name}=RUN/best"
+        )
+    return TrainedLearner(model, name)
+
+
+def model_class(kind: str) -> type[CNAPs] | None:
+    """The class of models of a kind; None if there is no such kind."""
+    return {entry.model.kind: entry.model for entry in _ENTRIES}.get(kind)
 
 
 __all__ = [
@@ -67,4 +134,5 @@ __all__ = [
     "create_learner",
     "find_learner",
     "list_learners",
+    "model_class",
 ]

@@ -21,7 +21,7 @@ class LogisticRegressionProbe(FeatureLearner):
     def fit(self, features: Tensor, labels: Tensor) -> Predictor:
         """Solve the convex problem in the span of the context, which holds the solution."""
         weight, bias = _solve(features, labels, self.strength)
-        return lambda x: x @ weight.T + bias
+        return Predictor(lambda x: x @ weight.T + bias, weight.numel() + bias.numel())
 
 
 @torch.enable_grad()

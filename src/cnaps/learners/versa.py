@@ -1,0 +1,71 @@
+"""VERSA (ML-PIP): distributions over the classifier's weights, from each class's mean feature by a network."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cnaps.nn.backbones import Backbone
+from cnaps.nn.heads import LinearClassifier, LinearHead
+from cnaps.nn.model import CNAPs, ModelConfig
+from cnaps.nn.statistics import ClassStatistics
+
+
+class VersaHead(LinearHead):
+    """The linear head gives the means; one more layer gives the log-variances of weights and bias."""
+
+    samples = 10
+    length = 5.0  # of features: weights that begin as class means are then good prototypes
+
+    def __init__(self, features: int, bias_width: int | None = None) -> None:
+        super().__init__(features, bias_width)
+        self.log_variance = nn.Linear(features, features + 1)
+        nn.init.zeros_(self.log_variance.weight)
+        nn.init.constant_(self.log_variance.bias, -8.0)  # nearly certain at first: the deterministic head
+
+    def embed(self, features: Tensor) -> Tensor:
+        """All of one length."""
+        return self.length * F.normalize(features, dim=1)
+
+    def classifier(self, statistics: ClassStatistics) -> nn.Module:
+        """Draws weights (L, C, d) and biases (L, C); in eval mode always the same draws."""
+        mean = super().classifier(statistics)
+        assert isinstance(mean, LinearClassifier)
+        spread = (self.log_variance(statistics.means.to(mean.weight)) / 2).exp()  # (C, d + 1)
+        generator = None if self.training else torch.Generator(spread.device).manual_seed(0)
+        noise = torch.randn(self.samples, *spread.shape, generator=generator, device=spread.device)
+        drawn = torch.cat([mean.weight, mean.bias[:, None]], 1) + noise * spread  # (L, C, d + 1)
+        return SampledClassifier(drawn[..., :-1], drawn[..., -1])
+
+
+class SampledClassifier(nn.Module):
+    """logits = log of the mean over samples of softmax(W x + b)."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight)
+        self.register_buffer("bias", bias)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(M, d) -> (M, C)."""
+        each = torch.stack([F.linear(features, w, b) for w, b in zip(self.weight, self.bias, strict=True)])
+        return torch.logsumexp(each.log_softmax(2), 0) - math.log(len(each))
+
+
+class Versa(CNAPs):
+    """A backbone as it is, and the sampled head."""
+
+    kind = "versa"
+
+    def __init__(self, config: ModelConfig | None = None, backbone: Backbone | None = None) -> None:
+        plain = {"adaptation": "none", "embedding_size": 0, "head": "linear", "features": "last"}
+        super().__init__(replace(config or ModelConfig(), **plain), backbone)  # type: ignore[arg-type]
+        self.head = VersaHead(self.backbone.feature_size, self.config.bias_width)
+        self.train(False)

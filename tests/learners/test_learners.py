@@ -1,0 +1,222 @@
+"""Every method on real tasks, and each against a computation by hand."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from cnaps.checkpoints import load_model
+from cnaps.data.collection import Collection
+from cnaps.episodes import Task
+from cnaps.errors import CheckpointError, InputError
+from cnaps.learners import FrozenFeatures, create_learner, find_learner, list_learners
+from cnaps.learners.gradient import Descent, GradientLearner, film_layers, residual_adapters
+from cnaps.learners.logreg import LogisticRegressionProbe
+from cnaps.learners.maml import Maml, ProtoMaml
+from cnaps.learners.prototypes import MatchingNet, ProtoNet
+from cnaps.learners.tadam import Tadam
+from cnaps.learners.versa import Versa
+from cnaps.nn.backbones import Backbone
+from cnaps.nn.heads import LinearHead
+from cnaps.nn.model import CNAPs, ModelConfig
+
+UNTRAINED = [entry.name for entry in list_learners() if not entry.trained]
+TRAINED = [entry.name for entry in list_learners() if entry.trained]
+
+
+def accuracy(learner: Any, tasks: list[Task]) -> float:
+    hits = []
+    for task in tasks:
+        logits = learner.adapt(task.context_images, task.context_labels)(task.target_images)
+        assert logits.shape == (len(task.target_labels), len(task.class_names))
+        hits.append((logits.argmax(1) == task.target_labels).float().mean().item())
+    return sum(hits) / len(hits)
+
+
+@pytest.mark.parametrize("name", UNTRAINED)
+def test_a_method_without_training_beats_chance_clearly(name: str, model: CNAPs, tasks: list[Task]) -> None:
+    assert accuracy(create_learner(name, model), tasks) > 0.4  # chance is 0.2
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_trained_method_beats_chance_clearly_after_a_few_tasks(
+    name: str, digits: Collection, backbone: Backbone, tasks: list[Task], tmp_path: Path
+) -> None:
+    from safetensors.torch import save_file
+
+    from cnaps.cli.train import _learner_settings
+    from cnaps.training.config import TrainConfig
+    from cnaps.training.settings import apply_changes, build
+    from cnaps.training.start import train
+
+    weights = {key: value.contiguous() for key, value in backbone.state_dict().items()}
+    save_file(weights, tmp_path / "theta.safetensors")
+    table = {
+        "data": {"train": [str(digits.path)]},
+        "model": {"backbone": "small-for-learners", "head": "cosine"},
+        "init": {"backbone": str(tmp_path / "theta.safetensors")},
+        "tasks": {"total": 24, "per_step": 4, "ways": 4, "shots": 5, "targets": 5},
+        "optimiser": {"learning_rate": 0.002},
+        "tensorboard": False,
+    }
+    train(build(TrainConfig, apply_changes(table, _learner_settings(name))), tmp_path / "run", device="cpu")
+    model = load_model(tmp_path / "run" / "last")
+    assert find_learner(name).fits(model)
+    assert accuracy(create_learner(name, model), tasks) > 0.4  # chance is 0.2
+    theta = {key: value for key, value in model.backbone.state_dict().items() if "num_batches" not in key}
+    same = all(torch.equal(value, weights[key]) for key, value in theta.items())
+    assert same == (name not in ("fomaml", "proto-maml"))  # only their start is trained
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in list_learners()])
+def test_no_method_leaves_the_backbone_changed(name: str, backbone: Backbone, tasks: list[Task]) -> None:
+    entry = find_learner(name)
+    config = ModelConfig(backbone="small-for-learners", **entry.config)
+    model = entry.model(config, backbone)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    task = tasks[0]
+    create_learner(name, model).adapt(task.context_images, task.context_labels)(task.target_images)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert all(p.grad is None and not p.requires_grad for p in model.backbone.parameters())
+    assert not any(module.training for module in model.backbone.modules())
+
+
+def test_a_trained_method_needs_its_own_model(model: CNAPs) -> None:
+    with pytest.raises(InputError, match="cnaps train --learner tadam"):
+        create_learner("tadam", model)
+    with pytest.raises(InputError, match="there are: cnaps"):
+        create_learner("svm", model)
+
+
+def test_a_model_of_an_unknown_kind_is_refused(saved_model: Path, tmp_path: Path) -> None:
+    for file in saved_model.iterdir():
+        text = file.read_bytes().replace(b'"kind": "cnaps"', b'"kind": "strange"')
+        (tmp_path / file.name).write_bytes(text)
+    with pytest.raises(CheckpointError, match="strange"):
+        load_model(tmp_path)
+
+
+FEATURES = F.normalize(torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]]), dim=1)
+LABELS = torch.tensor([0, 0, 1])
+QUERY = torch.tensor([[0.6, 0.8]])
+
+
+def test_prototypes_are_class_means(backbone: Backbone) -> None:
+    logits = ProtoNet(FrozenFeatures(backbone)).fit(FEATURES, LABELS)(QUERY)
+    # means (0.9, 0.3) and (0, 1): squared distances 0.09 + 0.25 and 0.36 + 0.04
+    assert torch.allclose(logits, -ProtoNet.scale * torch.tensor([[0.34, 0.40]]), atol=1e-5)
+
+
+def test_matching_sums_attention_over_the_examples_of_a_class(backbone: Backbone) -> None:
+    logits = MatchingNet(FrozenFeatures(backbone)).fit(FEATURES, LABELS)(QUERY)
+    a, b, c = (math.exp(MatchingNet.scale * x) for x in (0.6, 0.96, 0.8))  # cosines with the three examples
+    assert torch.allclose(logits.exp(), torch.tensor([[a + b, c]]) / (a + b + c), atol=1e-5)
+
+
+def test_the_linear_probe_solves_what_scikit_learn_solves(backbone: Backbone, tasks: list[Task]) -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    frozen, task = FrozenFeatures(backbone), tasks[0]
+    context, targets = frozen(task.context_images), frozen(task.target_images)
+    ours = LogisticRegressionProbe(frozen, 100.0).fit(context, task.context_labels)(targets).softmax(1)
+    theirs = LogisticRegression(C=100.0, max_iter=5000, tol=1e-8).fit(context.numpy(), task.context_labels.numpy())
+    assert torch.allclose(ours, torch.tensor(theirs.predict_proba(targets.numpy())).float(), atol=0.01)
+
+
+@pytest.mark.parametrize("part", [film_layers, residual_adapters])
+def test_no_gradient_step_from_prototypes_is_a_protonet(part: Any, backbone: Backbone, tasks: list[Task]) -> None:
+    task = tasks[0]
+    learner = GradientLearner("none", backbone, part, Descent(0, 0.1, "prototypes"))
+    ours = learner.adapt(task.context_images, task.context_labels)(task.target_images)
+    theirs = ProtoNet(FrozenFeatures(backbone)).adapt(task.context_images, task.context_labels)(task.target_images)
+    assert torch.allclose(ours.softmax(1), theirs.softmax(1), atol=1e-4)
+
+
+def test_film_has_2c_parameters_a_layer_and_residual_adapters_c_squared(backbone: Backbone) -> None:
+    assert sum(value.numel() for value in film_layers(backbone)[1]) == 2 * (32 + 48)
+    assert sum(value.numel() for value in residual_adapters(backbone)[1]) == 16 * 32 + 32 * 48
+
+
+def linear_model(kind: type[Maml]) -> Maml:
+    """Features are W x: a 1x1 convolution of images that are one colour."""
+    torch.manual_seed(1)
+    network = Backbone(nn.Identity(), [nn.Conv2d(3, 4, 1, bias=False)], image_size=2, min_image_size=1)
+    return kind(ModelConfig(backbone="linear"), network)
+
+
+def test_maml_steps_and_their_first_order_gradient_are_those_of_autograd() -> None:
+    model = linear_model(Maml)
+    model.steps, model.rate = 2, 0.3  # type: ignore[misc]
+    colours, labels = torch.randn(6, 3), torch.tensor([0, 0, 1, 1, 2, 2])
+    images = colours[:, :, None, None].expand(6, 3, 2, 2)
+    start = model.backbone.stages[0].weight.requires_grad_()  # type: ignore[union-attr]
+
+    w = start.detach().view(4, 3).clone()
+    u, b = torch.zeros(3, 4), torch.zeros(3)
+    for _ in range(2):
+        now = [value.requires_grad_() for value in (w, u, b)]
+        loss = F.cross_entropy(colours @ w.T @ u.T + b, labels)
+        w, u, b = (v.detach() - 0.3 * g for v, g in zip(now, torch.autograd.grad(loss, now), strict=True))
+    w.requires_grad_()
+    expected = colours @ w.T @ u.T + b
+
+    logits = model.adapt(images, labels).logits(images)
+    assert torch.allclose(logits, expected, atol=1e-6)
+    F.cross_entropy(logits, labels).backward()
+    F.cross_entropy(expected, labels).backward()
+    assert start.grad is not None
+    assert w.grad is not None
+    assert w.grad.abs().max() > 1e-4
+    assert torch.allclose(start.grad.view(4, 3), w.grad, atol=1e-6)
+
+
+def test_maml_takes_more_steps_when_it_is_tested() -> None:
+    model = linear_model(Maml)
+    images, labels = torch.randn(4, 3, 1, 1).expand(4, 3, 2, 2), torch.tensor([0, 0, 1, 1])
+    with torch.no_grad():
+        tested = model.adapt(images, labels).logits(images)
+    trained = model.adapt(images, labels).logits(images)
+    assert F.cross_entropy(tested, labels) < F.cross_entropy(trained, labels)
+
+
+def test_proto_maml_without_steps_is_a_protonet(backbone: Backbone, tasks: list[Task]) -> None:
+    model = ProtoMaml(ModelConfig(backbone="small-for-learners"), backbone)
+    model.steps = model.more_steps = 0  # type: ignore[misc]
+    task = tasks[0]
+    ours = create_learner("proto-maml", model).adapt(task.context_images, task.context_labels)
+    theirs = create_learner("protonet", model).adapt(task.context_images, task.context_labels)
+    assert torch.allclose(ours(task.target_images).softmax(1), theirs(task.target_images).softmax(1), atol=1e-4)
+
+
+def test_versa_without_variance_is_the_deterministic_head(backbone: Backbone, tasks: list[Task]) -> None:
+    model = Versa(ModelConfig(backbone="small-for-learners"), backbone)
+    task = tasks[0]
+    images = model.preprocess(task.context_images)
+    with torch.no_grad():
+        model.head.log_variance.bias.fill_(2.0)  # type: ignore[union-attr]
+        spread = model.adapt(images, task.context_labels).logits(images)
+        model.head.log_variance.bias.fill_(-math.inf)  # type: ignore[union-attr]
+        adapted = model.adapt(images, task.context_labels)
+        sampled = adapted.logits(images)
+        plain = LinearHead.classifier(model.head, adapted.statistics)  # type: ignore[arg-type]
+        assert torch.allclose(sampled, plain(adapted.features(images)).log_softmax(1), atol=1e-4)
+    assert not torch.allclose(sampled, spread, atol=0.1)
+
+
+def test_tadam_reads_the_mean_class_prototype(backbone: Backbone, tasks: list[Task]) -> None:
+    model = Tadam(ModelConfig(backbone="small-for-learners"), backbone)
+    task = tasks[0]
+    some = torch.cat([torch.nonzero(task.context_labels == k)[: k + 1, 0] for k in range(5)])  # 1 to 5 shots
+    images, labels = task.context_images[some], task.context_labels[some]
+    features = FrozenFeatures(backbone)(images)
+    wanted = torch.stack([features[labels == k].mean(0) for k in range(5)]).mean(0)
+    with torch.no_grad():
+        adapted = model.adapt(model.preprocess(images), labels)
+    assert torch.allclose(adapted.task_embedding, wanted, atol=1e-5)
+    assert len(adapted.film) == 2 * (32 + 48)
