@@ -21,11 +21,11 @@ def doubt(probabilities: np.ndarray, strategy: str = "entropy", *, seed: int = 0
         return np.clip(-(probabilities * logs).sum(1) / np.log(max(ways, 2)), 0, 1) + 0.0
     if strategy == "margin":
         top = np.sort(probabilities, axis=1)
-        return 1 - (top[:, -1] - top[:, -2] if ways > 1 else top[:, -1])
+        return np.subtract(1, top[:, -1] - top[:, -2]) if ways > 1 else 1 - top[:, -1]
     if strategy == "variation-ratio":
         return np.subtract(1, probabilities.max(1))
     if strategy == "random":
-        return np.random.default_rng(seed).random(rows)
+        return np.random.default_rng(seed).random((rows,))
     raise InputError(f"no strategy named {strategy!r}; there are: {', '.join(STRATEGIES)}")
 
 

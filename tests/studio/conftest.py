@@ -65,16 +65,25 @@ class Server:
     def __init__(self, *arguments: str, environment: dict[str, str] | None = None) -> None:
         self.arguments = arguments
         self.environment = {**os.environ, "CNAPS_THREADS": "1", "OMP_NUM_THREADS": "1", **(environment or {})}
+        self.port = "0"
         self.start()
 
     def start(self) -> None:
-        command = [sys.executable, "-c", "from cnaps.cli import main; main()", *self.arguments, "--port", "0"]
+        command = [
+            sys.executable,
+            "-c",
+            "from cnaps.cli import main; main()",
+            *self.arguments,
+            "--port",
+            self.port,
+        ]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=self.environment, cwd=ROOT)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         found = re.search(r"http://\S+", line)
         assert found, f"no address in {line!r}"
         self.address = found[0].rstrip("/")
+        self.port = self.address.split(":")[2].split("/")[0]
         self.client = httpx.Client(base_url=self.address.split("/?")[0], timeout=60)
         for _ in range(400):
             try:

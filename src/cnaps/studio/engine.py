@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from cnaps.nn.model import CNAPs
 from cnaps.nn.statistics import ClassStatistics
 from cnaps.recogniser import Examples, Recogniser
 from cnaps.review import LeftOut, Outsiders, leave_one_out, project, suspects
-from cnaps.studio.store import Project
+from cnaps.studio.store import Plan, Project
 
 UNSURE = 0.6  # below this probability the best class is a guess
 _CHUNK = 32
@@ -61,7 +61,7 @@ class Engine(threading.Thread):
         self._pixels: dict[str, np.ndarray] = {}
         self._features: dict[str, Tensor] = {}  # under the FiLM of _base
         self._base: Adapted | None = None
-        self._learned_from: frozenset[frozenset[str]] = frozenset()
+        self._origin: object = None  # what FiLM was made from
         project.listeners.append(self.wake)
         self._changed.set()
 
@@ -81,10 +81,10 @@ class Engine(threading.Thread):
         """Wait for changes and follow them."""
         while True:
             self._changed.wait()
-            if self._stopping:
-                return
             time.sleep(self._pause)
             self._changed.clear()
+            if self._stopping:
+                return
             try:
                 self._follow()
             except Interrupted:
@@ -96,48 +96,76 @@ class Engine(threading.Thread):
 
     @torch.no_grad()
     def _follow(self) -> None:
-        classes, test, pool = self.project.plan()
-        self._forget_others({i for ids in (*classes.values(), test, pool) for i in ids})
-        if len(classes) < 2:
+        plan = self.project.plan()
+        self._forget_others({i for ids in (*plan.classes.values(), plan.test, plan.pool) for i in ids})
+        if len(plan.names) < 2:
             self.recogniser, self.insight = None, Insight()
             self._say("waiting", "")
             return
         started = time.monotonic()
-        count = sum(map(len, classes.values()))
-        partition = frozenset(frozenset(ids) for ids in classes.values())
-        again = partition != self._learned_from
+        count = sum(map(len, plan.classes.values()))
+        origin = plan.task or frozenset(frozenset(ids) for ids in plan.classes.values())
+        again = origin != self._origin
         if self._base is not None:
             self._say("refining" if again else "learning", f"Looking at {count} examples")
-            self._conclude(classes, test, pool if not again else [i for i in pool if i in self._features])
+            if not again or plan.task is None:
+                known = [i for i in plan.pool if i in self._features]
+                self._conclude(replace(plan, pool=known) if again else plan)
         if again:
             if self._base is None:
                 self._say("learning", f"Learning from {count} examples")
-            names = [name for name, ids in classes.items() for _ in ids]
-            pixels = self._read([i for ids in classes.values() for i in ids])
-            recogniser = Recogniser.learn(self.model, Examples(pixels, list(names)), source=self.source)
-            self._check_current()
-            self.recogniser, self._base, self._learned_from = recogniser, recogniser.adapted, partition
+            self._base, self._origin = self._learn(plan), origin
             self._features.clear()
-            self._conclude(classes, test, [])
-            self._conclude(classes, test, pool)
+            self._conclude(replace(plan, pool=[]))
+            self._conclude(plan)
         self._say("ready", f"Learned from {count} images", time.monotonic() - started)
 
-    def _conclude(self, classes: dict[str, list[str]], test: list[str], pool: list[str]) -> None:
+    def _learn(self, plan: Plan) -> Adapted:
+        """Read all examples; or take what an imported task learned, whose FiLM then stays."""
+        if plan.task is not None:
+            return Recogniser.load(plan.task, self.model).adapted
+        names = [name for name, ids in plan.classes.items() for _ in ids]
+        pixels = self._read([i for ids in plan.classes.values() for i in ids])
+        adapted = Recogniser.learn(self.model, Examples(pixels, list(names))).adapted
+        self._check_current()
+        return adapted
+
+    def _statistics(self, plan: Plan, features: Tensor, labels: Tensor) -> ClassStatistics:
+        """Of the classes in the order of their names; `labels` count those with images only."""
+        assert self._base is not None
+        own = sorted(plan.classes)
+        scatter = self.model.head.needs_scatter
+        if plan.task is None:
+            return ClassStatistics.of(features, labels, len(own), scatter=scatter)
+        order = list(plan.learned)
+        earlier = self._base.statistics.select(torch.tensor(list(plan.learned.values())))
+        if own:
+            order += [name for name in own if name not in plan.learned]
+            place = torch.tensor([order.index(name) for name in own])
+            added = ClassStatistics.of(features, labels, len(own), scatter=scatter)
+            earlier = earlier.merge(added, place, len(order))
+        return earlier.select(torch.tensor([order.index(name) for name in plan.names]))
+
+    def _conclude(self, plan: Plan) -> None:
         """Predictions and everything else, from features under the present FiLM."""
         assert self._base is not None
-        names = sorted(classes)
-        examples = [i for name in names for i in classes[name]]
-        features = self._embed([*test, *examples, *pool])
+        base, names, test, pool = self._base, plan.names, plan.test, plan.pool
+        own = sorted(plan.classes)
+        examples = [i for name in own for i in plan.classes[name]]
+        shown = [*test, *examples, *pool]
+        features = self._embed(shown)
         n, m = len(test), len(test) + len(examples)
-        labels = torch.tensor([k for k, name in enumerate(names) for _ in classes[name]])
-        statistics = ClassStatistics.of(features[n:m], labels, len(names), scatter=self.model.head.needs_scatter)
-        base = self._base
+        labels = torch.tensor([k for k, name in enumerate(own) for _ in plan.classes[name]], dtype=torch.long)
+        statistics = self._statistics(plan, features[n:m], labels)
+        seen = base.seen if plan.task is not None else 0
         adapted = Adapted(
-            self.model, base.film, torch.arange(len(names)), statistics, base.task_embedding, len(labels)
+            self.model, base.film, torch.arange(len(names)), statistics, base.task_embedding, seen + len(labels)
         )
         recogniser = Recogniser(adapted, names, self.model.image_size, self.source)
         vectors = features.double().cpu().numpy()
-        outsiders = Outsiders.of(vectors[n:m], labels.numpy())
+        # what an imported task has seen is not here to be judged
+        judged = plan.task is None
+        outsiders = Outsiders.of(vectors[n:m], labels.numpy()) if judged else None
         rows = np.concatenate([np.arange(n), np.arange(m, len(vectors))])
         probabilities = recogniser.probabilities(features[rows]) if len(rows) else np.empty((0, len(names)))
         strangers = outsiders(vectors[rows]) if outsiders and len(rows) else np.zeros(len(rows), bool)
@@ -147,13 +175,13 @@ class Engine(threading.Thread):
             for i, p, strange in zip([*test, *pool], probabilities, strangers, strict=True)
         }
         next_ones = choose(probabilities[n:], vectors[m:], _SUGGESTED) if pool else []
-        points = project(vectors)
+        points = project(vectors) if shown else vectors
         self.recogniser = recogniser
         self.insight = Insight(
             predictions,
-            _review(recogniser, features[n:m], labels, examples, keys),
+            _review(recogniser, features[n:m], labels, examples, keys) if judged else None,
             [pool[i] for i in next_ones],
-            {i: [round(float(v), 3) for v in xy] for i, xy in zip([*test, *examples, *pool], points, strict=True)},
+            {i: [round(float(v), 3) for v in xy] for i, xy in zip(shown, points, strict=True)},
         )
         self.version += 1
 
@@ -165,7 +193,8 @@ class Engine(threading.Thread):
             features = self._base.features(self.model.preprocess(self._read(part)))
             self._features.update(zip(part, features, strict=True))
             self._check_current()
-        return torch.stack([self._features[i] for i in images])
+        width = self._base.statistics.means.shape[1]
+        return torch.stack([self._features[i] for i in images]) if images else torch.empty(0, width)
 
     def _read(self, images: Sequence[str]) -> Tensor:
         for i in images:

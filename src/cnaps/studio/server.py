@@ -18,7 +18,7 @@ from cnaps.errors import CnapsError, InputError
 from cnaps.recogniser import open_model
 from cnaps.studio.decoding import Decoder
 from cnaps.studio.engine import Engine
-from cnaps.studio.exporting import example_zip
+from cnaps.studio.exporting import example_zip, import_file
 from cnaps.studio.safety import Guard
 from cnaps.studio.serving import add_prediction
 from cnaps.studio.store import Project
@@ -45,6 +45,7 @@ def create_studio(folder: str | Path, model: str, *, token: str | None = None) -
         project.close()
 
     app = FastAPI(title="cnaps studio", docs_url=None, redoc_url=None, lifespan=lifespan)
+    app.state.engine = engine
     app.add_middleware(Guard, token=token)
     app.add_exception_handler(CnapsError, _explain)
     app.include_router(_routes(project, engine), include_in_schema=False)
@@ -144,10 +145,8 @@ def _routes(project: Project, engine: Engine) -> APIRouter:
         return Response(data, media_type="application/octet-stream", headers=disposition)
 
     @routes.post("/api/import")
-    def import_project(file: UploadFile = File()) -> dict[str, Any]:
-        report = project.read_zip(file.file.read())
-        refused = f", {len(report['refused'])} could not be used" if report["refused"] else ""
-        return {**report, "message": f"{len(report['added'])} images added{refused}"}
+    def bring_in(file: UploadFile = File()) -> dict[str, Any]:
+        return import_file(project, engine.model, file.file.read())
 
     return routes
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import re
 import threading
 import zipfile
-from collections.abc import Callable, Iterable
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,16 +23,42 @@ from PIL import Image
 from cnaps.errors import CnapsError, DataError, InputError
 from cnaps.files import atomic_path, write_json
 from cnaps.studio.decoding import Decoded, Decoder
+from cnaps.studio.description import (
+    FORMAT,
+    ID,
+    MAX_CLASSES,
+    MAX_IMAGES,
+    POOL,
+    TEST,
+    VERSION,
+    class_name,
+    file_name,
+    lock_folder,
+    parse,
+    read_entry,
+)
 
-FORMAT, VERSION = "cnaps-project", 1
-TEST, POOL = "test", "pool"  # places beside the classes
-MAX_CLASSES, MAX_IMAGES = 200, 5_000
-_NAME = 60  # characters of a class name
 _UNDO = 100
-_ID = re.compile(r"[0-9a-f]{32}")
+_BAD_ZIP = (zipfile.BadZipFile, KeyError, RuntimeError, NotImplementedError, EOFError, zlib.error)
 
 Entry: TypeAlias = dict[str, str]  # name, place; never changed, only replaced
 Upload: TypeAlias = tuple[str, bytes]  # a file's name and content
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What there is to learn: images of each class by its name, the trays, and what an imported task knows."""
+
+    classes: dict[str, list[str]]  # those with images
+    test: list[str]
+    pool: list[str]
+    task: Path | None
+    learned: dict[str, int]  # the row of each class in the task
+
+    @property
+    def names(self) -> list[str]:
+        """Classes that can be recognised, sorted."""
+        return sorted({*self.classes, *self.learned})
 
 
 class Project:
@@ -42,10 +69,14 @@ class Project:
         self.decoder = decoder
         self.lock = threading.RLock()
         self.listeners: list[Callable[[], None]] = []
-        self.name, self.classes, self.images = self.folder.absolute().name, dict[str, str](), dict[str, Entry]()
-        self._past: list[tuple[str, dict[str, str], dict[str, Entry]]] = []
+        self.name = self.folder.absolute().name
+        self.classes: dict[str, str] = {}  # names by id
+        self.images: dict[str, Entry] = {}
+        self.task = ""  # the id of an imported task file
+        self.learned: dict[str, tuple[int, int]] = {}  # by class: its row in the task, its number of examples
+        self._past: list[Any] = []
         self._group = ""
-        self._unlock = _lock(self.folder)
+        self._unlock = lock_folder(self.folder)
         if (self.folder / "project.json").exists():
             self._load()
         self._tidy()
@@ -73,7 +104,7 @@ class Project:
             self._check_place(key, classes_only=True)
             if self.find_class(name) not in (None, key):
                 raise InputError(f"there is a class named {name!r} already")
-            clean = _class_name(name)
+            clean = class_name(name)
             self._commit(lambda: self.classes.update({key: clean}))
 
     def remove_class(self, key: str) -> None:
@@ -83,6 +114,7 @@ class Project:
 
             def change() -> None:
                 del self.classes[key]
+                self.learned.pop(key, None)
                 self._place([i for i, entry in self.images.items() if entry["place"] == key], POOL)
 
             self._commit(change)
@@ -90,7 +122,7 @@ class Project:
     def rename(self, name: str) -> None:
         """Give the project another name."""
         with self.lock:
-            clean = _class_name(name)
+            clean = class_name(name)
             self._commit(lambda: setattr(self, "name", clean))
 
     def move(self, images: Iterable[str], place: str) -> None:
@@ -111,7 +143,7 @@ class Project:
         with self.lock:
             if not self._past:
                 return False
-            self.name, self.classes, self.images = self._past.pop()
+            self._restore(self._past.pop())
             self._group = ""
             self._save()
             return True
@@ -135,7 +167,7 @@ class Project:
             try:
                 added.append((self._keep(data), name, place))
             except CnapsError as error:
-                report["refused"].append({"name": _file_name(name), "reason": str(error)})
+                report["refused"].append({"name": file_name(name), "reason": str(error)})
         with self.lock:
             if len(self.images) + len(added) > MAX_IMAGES:
                 raise InputError(f"a project holds at most {MAX_IMAGES:,} images")
@@ -145,14 +177,16 @@ class Project:
 
     # reading
 
-    def plan(self) -> tuple[dict[str, list[str]], list[str], list[str]]:
-        """Images of each class by its name (those that have any), of the test tray, of the unlabelled tray."""
+    def plan(self) -> Plan:
+        """What there is to learn at this moment."""
         with self.lock:
             by_place: dict[str, list[str]] = {}
             for key, entry in self.images.items():
                 by_place.setdefault(entry["place"], []).append(key)
             classes = {name: by_place[key] for key, name in self.classes.items() if key in by_place}
-            return classes, by_place.get(TEST, []), by_place.get(POOL, [])
+            learned = {self.classes[key]: row for key, (row, _) in self.learned.items()}
+            task = self._task_file(self.task) if learned else None
+            return Plan(classes, by_place.get(TEST, []), by_place.get(POOL, []), task, learned)
 
     def pixels(self, key: str) -> np.ndarray:
         """An image as the model reads it, uint8 (S, S, 3)."""
@@ -176,11 +210,32 @@ class Project:
             "format": FORMAT,
             "version": VERSION,
             "name": self.name,
-            "classes": [{"id": key, "name": name} for key, name in self.classes.items()],
+            "task": self.task,
+            "classes": [
+                {"id": key, "name": name, "learned": self.learned.get(key)} for key, name in self.classes.items()
+            ],
             "images": [{"id": key, **entry} for key, entry in self.images.items()],
         }
 
-    # zip files
+    # files in and out
+
+    def import_task(self, data: bytes, learned: Mapping[str, tuple[int, int]]) -> None:
+        """Start from a task learned elsewhere; `learned` says by name which row of it each class is."""
+        with self.lock:
+            if self.learned:
+                raise InputError(
+                    "this project starts from an imported task already: begin a new project for another"
+                )
+            key = hashlib.blake2b(data, digest_size=16).hexdigest()
+            with atomic_path(self._task_file(key)) as temporary:
+                temporary.write_bytes(data)
+
+            def change() -> None:
+                self.task = key
+                for name, place in learned.items():
+                    self.learned[self.find_class(name) or self._new_class(name)] = place
+
+            self._commit(change)
 
     def write_zip(self, target: Path) -> None:
         """The whole project in one file, images as they came."""
@@ -190,23 +245,34 @@ class Project:
             archive.writestr("project.json", json.dumps(about, indent=2, ensure_ascii=False))
             for key in keys:
                 archive.write(self._original(key), f"images/{key}")
+            if about["task"]:
+                archive.write(self._task_file(about["task"]), "task")
 
-    def read_zip(self, data: bytes) -> dict[str, Any]:
-        """Merge a project's zip file into this one: classes by name, images by content."""
+    def read_zip(self, data: bytes, count_classes: Callable[[bytes], int]) -> dict[str, Any]:
+        """Merge a project's zip file into this one: classes by name, images by content.
+
+        `count_classes` says how many classes a task file has, or raises.
+        """
+        total: dict[str, Any] = {"added": [], "known": [], "refused": []}
         try:
             archive = zipfile.ZipFile(io.BytesIO(data))
-            about = _parse(_read_entry(archive, "project.json", 20_000_000))
-        except (zipfile.BadZipFile, KeyError, RuntimeError, NotImplementedError) as error:
+            about = parse(read_entry(archive, "project.json", 20_000_000))
+            learned = {entry["name"]: entry["learned"] for entry in about["classes"] if entry["learned"]}
+            task = read_entry(archive, "task", 25_000_000) if learned else b""
+        except _BAD_ZIP as error:
             raise DataError(f"this is no project of the studio: {error}") from error
         names = {entry["id"]: entry["name"] for entry in about["classes"]}
         where: dict[str, list[Upload]] = {}
         for entry in about["images"]:
             try:
-                data = _read_entry(archive, f"images/{entry['id']}", 25_000_000)
-            except (KeyError, zipfile.BadZipFile, RuntimeError, NotImplementedError):
-                data = b""
-            where.setdefault(entry["place"], []).append((entry["name"], data))
-        total: dict[str, Any] = {"added": [], "known": [], "refused": []}
+                content = read_entry(archive, f"images/{entry['id']}", 25_000_000)
+            except _BAD_ZIP:
+                content = b""  # refused as empty, by name
+            where.setdefault(entry["place"], []).append((entry["name"], content))
+        if learned:
+            if max(row for row, _ in learned.values()) >= count_classes(task):
+                raise DataError("its task file does not fit")
+            self.import_task(task, learned)
         for name in names.values():
             self.add_class(name)
         for place, uploads in where.items():
@@ -221,18 +287,18 @@ class Project:
         if len(self.classes) >= MAX_CLASSES:
             raise InputError(f"a project holds at most {MAX_CLASSES} classes")
         number = max((int(key[1:]) for key in self.classes), default=0) + 1
-        self.classes[f"c{number}"] = _class_name(name)
+        self.classes[f"c{number}"] = class_name(name)
         return f"c{number}"
 
     def _enter(self, added: list[tuple[str, str, Any]], report: dict[str, Any]) -> None:
         for key, name, wanted in added:
             place = wanted
             if callable(wanted):
-                class_name = wanted(name)
-                place = self.find_class(class_name) or self._new_class(class_name)
+                folder = wanted(name)
+                place = self.find_class(folder) or self._new_class(folder)
             known = self.images.get(key)
             if known is None:
-                self.images[key] = {"name": _file_name(name), "place": place}
+                self.images[key] = {"name": file_name(name), "place": place}
                 report["added"].append(key)
             else:
                 report["known"].append(known["name"])
@@ -248,18 +314,24 @@ class Project:
             raise InputError("there is no such class any more")
 
     def _commit(self, change: Callable[[], Any], group: str = "") -> Any:
-        before = (self.name, dict(self.classes), dict(self.images))
+        before = self._snapshot()
         try:
             result = change()
-            if before != (self.name, self.classes, self.images) or list(before[2]) != list(self.images):
+            if before != self._snapshot() or list(before[2]) != list(self.images):
                 if not group or group != self._group:
                     self._past = [*self._past[1 - _UNDO :], before]
                 self._group = group
                 self._save()
             return result
         except BaseException:
-            self.name, self.classes, self.images = before
+            self._restore(before)
             raise
+
+    def _snapshot(self) -> tuple[str, dict[str, str], dict[str, Entry], str, dict[str, tuple[int, int]]]:
+        return self.name, dict(self.classes), dict(self.images), self.task, dict(self.learned)
+
+    def _restore(self, snapshot: Any) -> None:
+        self.name, self.classes, self.images, self.task, self.learned = snapshot
 
     def _save(self) -> None:
         write_json(self.folder / "project.json", self.describe())
@@ -269,11 +341,14 @@ class Project:
     def _load(self) -> None:
         path = self.folder / "project.json"
         try:
-            about = _parse(path.read_bytes())
+            about = parse(path.read_bytes())
         except (OSError, DataError) as error:
             raise DataError(f"{path} cannot be read as a project: {error}") from error
         self.name = about["name"]
         self.classes = {entry["id"]: entry["name"] for entry in about["classes"]}
+        self.task = about["task"]
+        if self.task and self._task_file(self.task).is_file():
+            self.learned = {entry["id"]: entry["learned"] for entry in about["classes"] if entry["learned"]}
         self.images = {
             entry["id"]: {"name": entry["name"], "place": entry["place"]}
             for entry in about["images"]
@@ -282,11 +357,11 @@ class Project:
 
     def _tidy(self) -> None:
         """Remove what no project refers to: images taken out, or never acknowledged before a crash."""
-        for folder in ("images", "cache"):
+        known = {self.task, *self.images}
+        for folder in ("images", "cache", "tasks"):
             for path in (self.folder / folder).glob("*"):
-                if path.name.endswith(".tmp") or (
-                    _ID.fullmatch(path.name[:32]) and path.name[:32] not in self.images
-                ):
+                unknown = ID.fullmatch(path.name[:32]) and path.name[:32] not in known
+                if unknown or path.name.endswith(".tmp"):
                     path.unlink()
 
     def _keep(self, data: bytes) -> str:
@@ -309,72 +384,8 @@ class Project:
     def _original(self, key: str) -> Path:
         return self.folder / "images" / key
 
+    def _task_file(self, key: str) -> Path:
+        return self.folder / "tasks" / key
+
     def _cached(self, key: str) -> Path:
         return self.folder / "cache" / f"{key}-{self.decoder.size}.png"
-
-
-def _parse(text: bytes) -> dict[str, Any]:
-    """A project description from outside, with everything in it checked."""
-    try:
-        about = json.loads(text)
-        if about.get("format") != FORMAT:
-            raise DataError("it does not say that it is a project of the studio")
-        if about["version"] > VERSION:
-            raise DataError("it was written by a newer version of cnaps: upgrade to read it")
-        classes = [{"id": entry["id"], "name": _class_name(entry["name"])} for entry in about["classes"]]
-        places = {entry["id"] for entry in classes} | {TEST, POOL}
-        images = [
-            {"id": entry["id"], "name": _file_name(entry["name"]), "place": entry["place"]}
-            for entry in about["images"]
-        ]
-        sound = (
-            len(classes) <= MAX_CLASSES
-            and len(images) <= MAX_IMAGES
-            and all(re.fullmatch(r"c[0-9]{1,6}", entry["id"]) for entry in classes)
-            and all(_ID.fullmatch(entry["id"]) and entry["place"] in places for entry in images)
-        )
-        if not sound:
-            raise DataError("its description is damaged")
-        return {"name": _class_name(about["name"]), "classes": classes, "images": images}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise error if isinstance(error, CnapsError) else DataError("its description is damaged") from error
-
-
-def _read_entry(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
-    with archive.open(name) as file:
-        data = file.read(limit + 1)
-    if len(data) > limit:
-        raise DataError(f"{name} in the zip file is too large")
-    return data
-
-
-def _class_name(name: str) -> str:
-    clean = " ".join("".join(c for c in str(name) if c.isprintable() or c.isspace()).split())[:_NAME].strip()
-    if not clean:
-        raise InputError("a name needs at least one letter")
-    return clean
-
-
-def _file_name(name: str) -> str:
-    """For showing only."""
-    last = re.split(r"[/\\]", str(name))[-1]
-    return "".join(c for c in last if c.isprintable())[-120:] or "image"
-
-
-def _lock(folder: Path) -> Callable[[], None]:
-    """Keep a second studio out of the folder; the lock goes with the process, however it ends."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / ".lock").open("w")
-    except OSError as error:
-        raise CnapsError(f"cannot use {folder} as a project: {error.strerror or error}") from error
-    try:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:
-        pass
-    except OSError as error:
-        file.close()
-        raise CnapsError(f"{folder} is open in another studio: close that one first") from error
-    return file.close

@@ -23,10 +23,11 @@ export function drawTeach() {
     if (document.activeElement !== name) name.value = entry.name;
     card.className = `card ${hue(entry.id)}`;
     card.setAttribute("aria-label", `Class ${entry.name}`);
-    text($(".count", card), String(images.length));
-    $(".count", card).title = plural(images.length, "example");
+    const total = images.length + (entry.learned?.[1] ?? 0);
+    text($(".count", card), String(total));
+    $(".count", card).title = plural(total, "example");
     thumbs($("ul", card), images, (image) => odd.has(image.id) ? ", label looks wrong" : "");
-    text($(".hint", card), images.length ? "" : "Drop images here, paste, or add some.");
+    text($(".hint", card), entry.learned ? `${plural(entry.learned[1], "example")} learned elsewhere` : images.length ? "" : "Drop images here, paste, or add some.");
   });
 }
 

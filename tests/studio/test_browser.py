@@ -1,0 +1,272 @@
+"""The page in a real browser, from an empty project to an exported classifier; pictures are taken on the way."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import CLASSES, Server, save_pictures, until
+
+pytest.importorskip("selenium")
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+
+Pictures = dict[str, list[Path]]
+
+
+class Page:
+    """The studio as somebody in front of it sees it."""
+
+    def __init__(self, browser: Any, server: Server, screenshots: Path, downloads: Path) -> None:
+        self.browser, self.server, self.screenshots, self.downloads = browser, server, screenshots, downloads
+
+    def open(self) -> None:
+        self.browser.get(self.server.address)
+        self.wait(lambda: self.one("#status").text not in ("", "Opening the project"))
+
+    def all(self, selector: str) -> list[WebElement]:
+        return self.browser.find_elements(By.CSS_SELECTOR, selector)
+
+    def one(self, selector: str) -> WebElement:
+        return self.browser.find_element(By.CSS_SELECTOR, selector)
+
+    def click(self, selector: str) -> None:
+        self.wait(lambda: self.one(selector).is_displayed())
+        self.one(selector).click()
+
+    def tab(self, name: str) -> None:
+        self.click(f"#tab-{name}")
+
+    def key(self, key: str) -> None:
+        self.browser.switch_to.active_element.send_keys(key)
+
+    def give(self, place: str, files: list[Path]) -> None:
+        """Choose files as the dialog of the browser would."""
+        self.browser.execute_script("HTMLInputElement.prototype.click = () => {}")
+        self.click(f"[data-pick={place}]")
+        self.one("#file").send_keys("\n".join(map(str, files)))
+
+    def drop(self, selector: str, files: list[Path]) -> None:
+        """Drag files over an element and let go."""
+        script = """
+            const [target, files] = arguments, transfer = new DataTransfer();
+            for (const [name, type, data] of files)
+              transfer.items.add(new File([Uint8Array.from(atob(data), (c) => c.charCodeAt(0))], name, { type }));
+            for (const kind of ["dragover", "drop"])
+              target.dispatchEvent(new DragEvent(kind, { bubbles: true, dataTransfer: transfer }));
+        """
+        import base64
+
+        data = [[path.name, "image/jpeg", base64.b64encode(path.read_bytes()).decode()] for path in files]
+        self.browser.execute_script(script, self.one(selector), data)
+
+    def classes(self) -> dict[str, int]:
+        cards = self.all("#classes > li")
+        return {
+            card.find_element(By.TAG_NAME, "input").get_attribute("value"): len(
+                card.find_elements(By.CLASS_NAME, "thumb")
+            )
+            for card in cards
+        }
+
+    def answers(self) -> list[str]:
+        """The first class of each image in the test tray, the latest first."""
+        return [row.text for row in self.all("#test .bars li:first-child span")]
+
+    def learned(self, count: int) -> None:
+        self.wait(lambda: f"Learned from {count} images" in self.one("#status").text)
+
+    def wait(self, condition: Callable[[], Any]) -> None:
+        def safely() -> Any:
+            from selenium.common.exceptions import StaleElementReferenceException
+
+            try:
+                return condition()
+            except StaleElementReferenceException:
+                return False
+
+        until(safely, 120)
+
+    def picture(self, name: str) -> None:
+        self.browser.execute_script("for (const t of document.querySelectorAll('.toast')) t.remove()")
+        loaded = "return [...document.images].every((i) => i.loading === 'lazy' || i.complete)"
+        self.wait(lambda: self.browser.execute_script(loaded))
+        self.browser.save_screenshot(str(self.screenshots / f"studio-{name}.png"))
+
+    def dark(self, on: bool = True) -> None:
+        feature = {"name": "prefers-color-scheme", "value": "dark" if on else "light"}
+        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+
+    def complaints(self) -> list[str]:
+        """What the browser's console holds against the page."""
+        return [entry["message"] for entry in self.browser.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+@pytest.fixture
+def page(browser: Any, studio: Server, screenshots: Path, tmp_path: Path) -> Iterator[Page]:
+    downloads = tmp_path / "downloads"
+    downloads.mkdir()
+    browser.execute_cdp_cmd("Page.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(downloads)})
+    found = Page(browser, studio, screenshots, downloads)
+    found.dark(False)
+    browser.set_window_size(1360, 860)
+    yield found
+    browser.get("about:blank")
+
+
+def test_somebody_teaches_corrects_labels_exports_and_finds_it_all_again(
+    page: Page, pictures: Pictures, tmp_path: Path
+) -> None:
+    page.open()
+    page.wait(lambda: page.one("#welcome").is_displayed())
+    page.picture("empty")
+
+    # a folder of folders makes the classes
+    things = tmp_path / "things"
+    save_pictures(things, CLASSES[:2], 6)
+    page.one("#folder").send_keys(str(things))
+    page.wait(lambda: page.classes() == dict.fromkeys(sorted(CLASSES[:2]), 6))
+
+    # a class named by hand, its images dropped onto it
+    page.one("#new-name").send_keys(CLASSES[2], Keys.ENTER)
+    page.wait(lambda: CLASSES[2] in page.classes())
+    page.drop("#classes > li:nth-child(3)", pictures[CLASSES[2]][:6])
+    page.learned(18)
+    assert not page.one("#welcome").is_displayed()
+
+    # the test tray answers, and rightly
+    shown = [pictures[name][8] for name in CLASSES[:3]]
+    page.give("test", shown)
+    page.wait(lambda: len(page.answers()) == 3)
+    assert sorted(page.answers()) == sorted(CLASSES[:3])
+
+    # another class, later
+    page.one("#new-name").send_keys(CLASSES[3], Keys.ENTER)
+    page.wait(lambda: len(page.classes()) == 4)
+    page.give("c4", pictures[CLASSES[3]][:6])
+    page.learned(24)
+    page.drop("#test", [pictures[CLASSES[3]][8]])
+    page.wait(lambda: page.answers()[:1] == [CLASSES[3]])
+    page.wait(lambda: len(page.answers()) == 4)
+
+    # a wrong label is pointed out, and one click corrects it
+    page.drop("#classes > li:nth-child(1)", [pictures[CLASSES[2]][9]])
+    page.learned(25)
+    page.picture("classes")
+    page.tab("review")
+    page.wait(lambda: len(page.all("#suspects > li")) == 1)
+    assert "24 of 25 examples" in page.one("#score").text
+    page.picture("review")
+    page.click("#suspects > li button:not(.thumb)")
+    page.learned(25)
+    page.wait(lambda: not page.all("#suspects > li"))
+    assert page.server.state()["review"]["correct"] == 25
+
+    # proposals are taken by one key each
+    page.tab("label")
+    pool = [path for name in CLASSES for path in pictures[name][10:13]]
+    random.Random(0).shuffle(pool)
+    page.give("pool", pool)
+    page.wait(lambda: len(page.server.state()["suggestions"]) == 12)
+    page.wait(lambda: page.all("#asking .likely"))
+    page.picture("label")
+    first = page.one("#asking").get_attribute("data-id")
+    likely = page.one("#asking .likely")
+    name = likely.find_element(By.TAG_NAME, "span").text
+    page.one("body").send_keys(likely.find_element(By.TAG_NAME, "kbd").text)
+    page.wait(lambda: len(page.all("#pool .thumb")) == 11)
+    state = page.server.state()
+    place = next(entry["place"] for entry in state["images"] if entry["id"] == first)
+    assert next(entry["name"] for entry in state["classes"] if entry["id"] == place) == name
+    page.learned(26)
+
+    # the map, and a point that is moved to another class by the keyboard alone
+    page.tab("map")
+    page.wait(lambda: len(page.all("#plane circle")) == 26 + 4 + 11)
+    page.picture("map")
+    point = page.one("#plane circle.point:not(.test):not(.pool)")
+    moved = point.get_attribute("data-key")
+    page.browser.execute_script("arguments[0].focus()", point)
+    assert page.one("#peek").is_displayed()
+    page.key(Keys.ENTER)
+    page.wait(lambda: page.one("#viewer").is_displayed())
+    page.key("4")
+    page.wait(lambda: {"id": moved, "place": "c4"}.items() <= {
+        i["id"]: i for i in page.server.state()["images"]}[moved].items())  # fmt: skip
+    page.click("#undo")
+    page.learned(26)
+
+    # exports arrive as files
+    page.click("#more summary")
+    page.click("[data-export=task]")
+    page.wait(lambda: list(page.downloads.glob("*.safetensors")))
+
+    # killed without warning, everything is there again and the open page goes on by itself
+    before = page.server.settled()
+    page.server.kill()
+    page.wait(lambda: page.one("#offline").is_displayed())
+    page.server.start()
+    after = page.server.settled()
+    for part in ("name", "classes", "images", "predictions"):
+        assert json.dumps(after[part]) == json.dumps(before[part]), part
+    page.wait(lambda: not page.one("#offline").is_displayed())
+    page.tab("teach")
+    page.wait(lambda: len(page.answers()) == 4)
+    assert sorted(page.answers()) == sorted(CLASSES)
+    assert [line for line in page.complaints() if "ERR_CONNECTION" not in line] == []
+
+    # in the dark, and on a narrow window without anything sticking out
+    page.dark()
+    page.picture("dark")
+    page.dark(False)
+    page.browser.set_window_size(500, 900)
+    for tab in ("teach", "label", "review", "map"):
+        page.tab(tab)
+        wide = page.browser.execute_script("return document.documentElement.scrollWidth - innerWidth")
+        assert wide <= 0, tab
+    page.tab("teach")
+    page.picture("narrow")
+
+
+def test_broken_files_are_told_and_nothing_else_happens(page: Page, tmp_path: Path, pictures: Pictures) -> None:
+    page.open()
+    broken = tmp_path / "broken.jpg"
+    broken.write_bytes(b"\xff\xd8\xff\xe0 not much of a picture")
+    page.drop("#test", [broken, pictures[CLASSES[0]][0]])
+    page.wait(lambda: "broken.jpg" in page.one("#toasts").text)
+    page.wait(lambda: len(page.all("#test .thumb")) == 1)
+    assert "Waits for two classes" in page.one("#test").text
+    page.browser.save_screenshot(str(page.screenshots / "studio-broken.png"))
+
+
+def test_everything_has_a_name_and_the_keyboard_reaches_it(page: Page, pictures: Pictures) -> None:
+    page.server.teach({name: pictures[name][:2] for name in CLASSES[:2]})
+    page.open()
+    page.wait(lambda: len(page.all("#classes .thumb")) == 4)
+    unnamed = page.browser.execute_script("""
+        return [...document.querySelectorAll("button, input, select, a, summary, circle, [role=tab]")]
+          .filter((e) => !(e.getAttribute("aria-label") || e.textContent.trim() || e.labels?.length))
+          .map((e) => e.outerHTML)
+    """)
+    assert unnamed == []
+    seen = set()
+    for _ in range(40):
+        page.key(Keys.TAB)
+        active = page.browser.switch_to.active_element
+        seen.add(active.get_attribute("id") or active.get_attribute("class"))
+    assert {"name", "undo", "tab-teach", "thumb", "new-name"} <= seen
+    page.one("#tab-teach").send_keys(Keys.ARROW_RIGHT)
+    assert page.one("#label").is_displayed()
+    page.one("#tab-label").send_keys(Keys.ARROW_LEFT)
+    page.one("#classes .thumb").send_keys("2")  # a focused image goes to the second class
+    page.wait(lambda: list(page.classes().values()) == [1, 3])
+    page.one("#classes .thumb").send_keys(Keys.DELETE)
+    page.wait(lambda: list(page.classes().values()) == [0, 3])
+    page.one("body").send_keys(Keys.CONTROL, "z")
+    page.wait(lambda: list(page.classes().values()) == [1, 3])

@@ -1,0 +1,251 @@
+"""The studio's server, with the model that comes with the package and real pictures."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+
+from cnaps.checkpoints import DEFAULT_MODEL
+from cnaps.recogniser import Recogniser
+from cnaps.studio.server import create_studio
+
+from .conftest import Server, until
+
+Pictures = dict[str, list[Path]]
+
+
+class Page:
+    """What the page does, without a browser."""
+
+    def __init__(self, client: TestClient) -> None:
+        self.client = client
+
+    def state(self) -> dict[str, Any]:
+        return self.client.get("/api/state").json()
+
+    def settled(self) -> dict[str, Any]:
+        """The state when all changes so far are learned."""
+        engine = self.client.app.state.engine  # type: ignore[attr-defined]
+        until(lambda: not engine._changed.is_set() and engine.status["phase"] in ("ready", "waiting", "error"))
+        return self.state()
+
+    def add(self, place: str, *files: Path | tuple[str, bytes]) -> dict[str, Any]:
+        parts = [("files", f if isinstance(f, tuple) else (f.name, f.read_bytes())) for f in files]
+        return self.client.post("/api/images", data={"place": place}, files=parts).raise_for_status().json()
+
+    def teach(self, name: str, files: list[Path]) -> str:
+        key = self.client.post("/api/classes", json={"name": name}).json()["id"]
+        self.add(key, *files)
+        return key
+
+    def best(self, image: str) -> str:
+        state = self.settled()
+        names = {entry["id"]: entry["name"] for entry in state["classes"]}
+        return names[state["predictions"][image]["top"][0][0]]
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[Page]:
+    app = create_studio(tmp_path / "project", DEFAULT_MODEL)
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        yield Page(client)
+
+
+@pytest.fixture
+def taught(page: Page, pictures: Pictures) -> Page:
+    for name in ("sunflower", "panda", "watch"):
+        page.teach(name, pictures[name][:4])
+    return page
+
+
+def test_an_empty_project_says_that_it_waits(page: Page) -> None:
+    state = page.settled()
+    assert state["status"]["phase"] == "waiting"
+    assert page.client.post("/predict", content=b"x").status_code == 422
+    assert page.client.get("/api/export/task").status_code == 422
+    assert page.client.get("/health").json()["classes"] == []
+
+
+def test_predictions_follow_examples_corrections_and_new_classes(taught: Page, pictures: Pictures) -> None:
+    images = taught.add("test", *(pictures[name][6] for name in ("sunflower", "panda", "watch", "pizza")))["added"]
+    assert [taught.best(i) for i in images[:3]] == ["sunflower", "panda", "watch"]
+    pizza = taught.teach("pizza", pictures["pizza"][:4])
+    assert taught.best(images[3]) == "pizza"
+    taught.client.patch(f"/api/classes/{pizza}", json={"name": "Pizze"})
+    assert taught.best(images[3]) == "Pizze"
+    taught.client.delete(f"/api/classes/{pizza}")
+    state = taught.settled()
+    assert len([i for i in state["images"] if i["place"] == "pool"]) == 4
+    assert set(state["suggestions"]) == {i["id"] for i in state["images"] if i["place"] == "pool"}
+    taught.client.post("/api/undo")
+    assert taught.best(images[3]) == "Pizze"
+
+
+def test_a_wrong_label_is_pointed_out_until_it_is_corrected(taught: Page, pictures: Pictures) -> None:
+    state = taught.settled()
+    panda = next(entry["id"] for entry in state["classes"] if entry["name"] == "panda")
+    watch = next(entry["id"] for entry in state["classes"] if entry["name"] == "watch")
+    (wrong,) = taught.add(panda, pictures["watch"][7])["added"]
+    review = taught.settled()["review"]
+    assert [(entry["id"], entry["better"]) for entry in review["suspects"]] == [(wrong, watch)]
+    assert review["correct"] == review["total"] - 1 == 12
+    taught.client.patch("/api/images", json={"images": [wrong], "place": watch})
+    assert taught.settled()["review"]["suspects"] == []
+
+
+def test_quick_and_thorough_learning_end_where_the_classifier_does(taught: Page, pictures: Pictures) -> None:
+    """Whatever the order of changes, the result is that of all examples at once."""
+    panda = taught.settled()["classes"][1]["id"]
+    taught.add(panda, *pictures["panda"][4:6])
+    (image,) = taught.add("test", pictures["panda"][8])["added"]
+    state = taught.settled()
+    from cnaps import FewShotClassifier
+
+    examples = {"sunflower": 4, "panda": 6, "watch": 4}
+    files = [(path, name) for name, count in examples.items() for path in pictures[name][:count]]
+    alone = FewShotClassifier().fit([path for path, _ in files], [name for _, name in files])
+    wanted = dict(zip(alone.classes_, alone.predict_proba([pictures["panda"][8]])[0], strict=True))
+    names = {entry["id"]: entry["name"] for entry in state["classes"]}
+    for key, p in state["predictions"][image]["top"]:
+        assert p == pytest.approx(wanted[names[key]], abs=2e-3)
+
+
+def test_a_folder_of_folders_makes_the_classes(page: Page, pictures: Pictures) -> None:
+    files = [path for name in ("panda", "watch") for path in pictures[name][:2]]
+    data = {"place": "folders", "paths": [f"things/{path.parent.name}/{path.name}" for path in files]}
+    page.client.post("/api/images", data=data, files=[("files", (p.name, p.read_bytes())) for p in files])
+    state = page.settled()
+    assert [entry["name"] for entry in state["classes"]] == ["panda", "watch"]
+    assert state["status"]["phase"] == "ready"
+
+
+def test_broken_files_are_refused_and_the_rest_goes_on(taught: Page, pictures: Pictures) -> None:
+    report = taught.add("test", ("bad.jpg", b"\xff\xd8\xff broken"), pictures["panda"][9], ("x.svg", b"<svg/>"))
+    assert [entry["name"] for entry in report["refused"]] == ["bad.jpg", "x.svg"]
+    assert taught.best(report["added"][0]) == "panda"
+    answer = taught.client.post("/predict", files=[("files", ("bad.jpg", b"no image"))])
+    assert answer.status_code == 422
+    assert "bad.jpg" in answer.text
+
+
+def test_every_export_can_be_imported_again(taught: Page, pictures: Pictures, tmp_path: Path) -> None:
+    (image,) = taught.add("test", pictures["watch"][9])["added"]
+    before = taught.settled()["predictions"][image]["top"]
+    files = {kind: taught.client.get(f"/api/export/{kind}").content for kind in ("task", "onnx", "project")}
+    (tmp_path / "task.safetensors").write_bytes(files["task"])
+    assert Recogniser.load(tmp_path / "task.safetensors").names == ["panda", "sunflower", "watch"]
+    zipfile.ZipFile(io.BytesIO(files["onnx"])).extractall(tmp_path)
+    program, shown = tmp_path / "classify.py", str(pictures["sunflower"][9])
+    answer = subprocess.run([sys.executable, program, shown], capture_output=True, text=True, check=True)
+    assert answer.stdout.startswith(f"{shown}: sunflower")
+    assert len(program.read_text().splitlines()) <= 22
+    for kind, data in files.items():
+        app = create_studio(tmp_path / f"from-{kind}", DEFAULT_MODEL)
+        with TestClient(app, base_url="http://127.0.0.1") as client:
+            other = Page(client)
+            client.post("/api/import", files={"file": (kind, data)}).raise_for_status()
+            key = image
+            if kind != "project":
+                (key,) = other.add("test", pictures["watch"][9])["added"]
+            state = other.settled()
+            names = {entry["id"]: entry["name"] for entry in state["classes"]}
+            assert sorted(names.values()) == ["panda", "sunflower", "watch"]
+            found = state["predictions"][key]["top"]
+            assert [p for _, p in found] == pytest.approx([p for _, p in before], abs=2e-3)
+            if kind == "task":  # and it learns on, with a class of its own
+                other.teach("pizza", pictures["pizza"][:4])
+                (pizza,) = other.add("test", pictures["pizza"][8])["added"]
+                assert (other.best(pizza), other.best(key)) == ("pizza", "watch")
+
+
+@pytest.mark.parametrize("data", [b"", b"nonsense", b"PK\x03\x04 broken", b"\x10\0\0\0\0\0\0\0{}"])
+def test_a_file_that_is_none_of_ours_is_not_imported(page: Page, data: bytes) -> None:
+    answer = page.client.post("/api/import", files={"file": ("file", data)})
+    assert answer.status_code == 422
+    assert answer.json()["error"]
+    assert page.state()["classes"] == []
+
+
+def test_waiting_for_news_ends_when_there_is_some(page: Page) -> None:
+    version = page.settled()["version"]
+    timer = threading.Timer(0.3, lambda: page.client.post("/api/classes", json={"name": "cats"}))
+    timer.start()
+    state = page.client.get(f"/api/state?since={version}").json()
+    timer.join()
+    assert [entry["name"] for entry in state["classes"]] == ["cats"]
+
+
+def test_the_interface_is_described(page: Page) -> None:
+    paths = page.client.get("/openapi.json").json()["paths"]
+    assert set(paths) == {"/predict", "/health", "/metrics"}
+    assert "Predict over HTTP" in page.client.get("/docs").text
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory, pictures: Pictures) -> Path:
+    from cnaps import FewShotClassifier
+
+    path = tmp_path_factory.mktemp("task") / "things.safetensors"
+    files = [(p, name) for name, paths in pictures.items() for p in paths[:3]]
+    FewShotClassifier().fit([p for p, _ in files], [name for _, name in files]).save(path)
+    return path
+
+
+def test_fifty_clients_at_once_are_all_answered_rightly(task: Path, pictures: Pictures) -> None:
+    recogniser = Recogniser.load(task)
+    shown = [path for paths in pictures.values() for path in paths[3:]]
+    expected = np.concatenate([p for _, p in recogniser.predict(shown)])
+    server = Server("serve", str(task))
+
+    def ask(number: int) -> tuple[int, dict[str, Any]]:
+        i = number % len(shown)
+        data = shown[i].read_bytes()
+        if number % 2:
+            answer = server.client.post("/predict", content=data, headers={"Content-Type": "image/jpeg"})
+        else:
+            answer = server.client.post("/predict", files={"files": ("a.jpg", data)})
+        return i, answer.raise_for_status().json()["predictions"][0]
+
+    try:
+        with ThreadPoolExecutor(50) as pool:
+            answers = list(pool.map(ask, range(100)))
+        for i, answer in answers:
+            assert answer["label"] == recogniser.names[int(expected[i].argmax())]
+            assert list(answer["probabilities"].values()) == pytest.approx(expected[i].tolist(), abs=1e-3)
+        counted = dict(line.rsplit(" ", 1) for line in server.client.get("/metrics").text.splitlines())
+        (images,) = [float(v) for k, v in counted.items() if k.startswith("cnaps_images_total")]
+        (batches,) = [float(v) for k, v in counted.items() if k.startswith("cnaps_batches_total")]
+        assert images == 100
+        assert batches < 100
+        too_many = [("files", ("a.jpg", b"x"))] * 40
+        assert server.client.post("/predict", files=too_many).status_code in (400, 422)
+        # asked to stop in the middle of an answer, it answers first
+        late = ThreadPoolExecutor(1).submit(ask, 0)
+        until(lambda: late.running() or late.done())
+        threading.Event().wait(0.2)
+        server.process.terminate()
+        assert late.result(60)[1]["label"] == recogniser.names[int(expected[0].argmax())]
+        server.process.wait(60)
+    finally:
+        server.kill()
+
+
+def test_serving_beyond_loopback_asks_for_the_token(task: Path) -> None:
+    from cnaps.studio.serving import create_serving
+
+    with TestClient(create_serving(str(task), token="secret"), base_url="http://10.0.0.1") as client:
+        assert client.post("/predict", content=b"x").status_code == 401
+        assert client.get("/health").json()["status"] == "ok"
+        assert json.loads(client.get("/openapi.json", headers={"Authorization": "Bearer secret"}).text)
