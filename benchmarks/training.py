@@ -34,7 +34,7 @@ from cnaps.training.episodic import EpisodicJob
 from cnaps.training.settings import build
 from cnaps.training.start import build_model
 
-STEPS = 4
+STEPS = 3
 
 
 def main() -> None:
@@ -45,7 +45,7 @@ def main() -> None:
             "data": {"train": [f"{collection.path}:all"]},
             "init": {"backbone": "random"},
             "model": {"preset": "reference"},
-            "tasks": {"total": 4 * (STEPS + 1), "per_step": 4, "max_ways": 10, "max_context": 100},
+            "tasks": {"total": 2 * (STEPS + 1), "per_step": 2, "ways": 10, "shots": 6, "targets": 5},
             "tensorboard": False,
         }
         ratio, apart = against_plain(settings)

@@ -53,6 +53,22 @@ def train_with_little_room(settings: dict[str, Any], folder: str, room: int) -> 
         raise SystemExit(42 if "cannot write" in str(error) else 1) from error
 
 
+def peak_memory_of_a_step(settings: dict[str, Any], results: Any) -> None:
+    """Train one step and tell the most memory that this process has used."""
+    from cnaps.training.config import TrainConfig
+    from cnaps.training.distributed import World
+    from cnaps.training.engine import peak_memory
+    from cnaps.training.episodic import EpisodicJob
+    from cnaps.training.settings import build
+    from cnaps.training.start import build_model
+
+    config = build(TrainConfig, settings)
+    job = EpisodicJob(build_model(config), config, World(device="cpu"))
+    job.step(0, lambda: False)
+    job.close()
+    results.put(peak_memory())
+
+
 if __name__ == "__main__":
     from cnaps.cli import main
 

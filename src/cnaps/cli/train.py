@@ -9,7 +9,8 @@ from typing import Any
 import typer
 
 CONFIG = typer.Argument(None, help="A TOML or JSON file of settings; without one, the paper's defaults.")
-RUN = typer.Option(None, "--run", help="The folder of the new run.")
+# Two names: torchrun takes --run for one of its own options, whichever program it starts.
+RUN = typer.Option(None, "--out", "--run", help="The folder of the new run.")
 RESUME = typer.Option(None, "--resume", help="Continue the run in this folder, exactly where it stood.")
 SET = typer.Option([], "--set", help="Change a setting: --set optimiser.learning_rate=1e-3; repeat as needed.")
 DEVICE = typer.Option("auto", help="auto (a GPU if there is one) or cpu.")
@@ -69,7 +70,7 @@ def _start(
 
     if resume is not None and (file or run or changes):
         raise InputError(
-            "--resume continues a run as it was configured: give no configuration, --run or --set with it. "
+            "--resume continues a run as it was configured: give no configuration, --out or --set with it. "
             "To go on with other settings, start a new run with --set init.model=RUN/last"
         )
     settings = _settings(config_name, file, resume, changes)
@@ -81,7 +82,7 @@ def _start(
         return
     folder = resume or run
     if folder is None:
-        raise InputError("name a folder for the run: --run runs/first (or --resume RUN to continue one)")
+        raise InputError("name a folder for the run: --out runs/first (or --resume RUN to continue one)")
     if processes > 1 and "WORLD_SIZE" not in os.environ:
         from cnaps.training.distributed import launch
 
