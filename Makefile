@@ -19,7 +19,7 @@ demo: $(READY)
 	$(BIN)/python -m cnaps.demo
 
 test: $(READY)
-	$(BIN)/pytest -m 'not slow'
+	CNAPS_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -m 'not slow' -n 2
 
 test-slow: $(READY)
 	$(BIN)/pytest -m slow
