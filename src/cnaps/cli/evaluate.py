@@ -1,4 +1,4 @@
-"""``cnaps evaluate`` and ``cnaps learners``: methods on the same tasks."""
+"""``cnaps evaluate``, ``calibrate`` and ``learners``: methods on the same tasks."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from cnaps.data.collection import Collection
+    from cnaps.experiments.reporting import Report
 
 Data = Annotated[list[Path], typer.Argument(help="Collections, or folders that hold some.", metavar="DATA...")]
 
@@ -17,6 +18,7 @@ Data = Annotated[list[Path], typer.Argument(help="Collections, or folders that h
 def register(app: typer.Typer) -> None:
     """Add the commands to the program."""
     app.command("evaluate")(evaluate)
+    app.command("calibrate")(calibrate)
     app.command("learners")(learners)
 
 
@@ -33,7 +35,7 @@ def evaluate(
     out: Annotated[Path, typer.Option(help="The folder of the results.")],
     model: Annotated[str, typer.Option(help="The model: a folder or a name; its backbone is everybody's.")],
     chosen: Annotated[
-        str, typer.Option("--learners", help="Names, or name=folder for a method with a model of its own.")
+        str, typer.Option("--learners", help="Names; name=FOLDER or name@variant=FOLDER for models of their own.")
     ] = "cnaps,logreg,protonet",
     split: Annotated[str, typer.Option(help="train, valid or test; 'all' takes every class.")] = "test",
     tasks: Annotated[int, typer.Option(min=1, help="Tasks of each data set.")] = 100,
@@ -44,8 +46,13 @@ def evaluate(
     ways: Annotated[int | None, typer.Option(min=2, help="A fixed number of classes.")] = None,
     shots: Annotated[int | None, typer.Option(min=1, help="A fixed number of context images a class.")] = None,
     targets: Annotated[int | None, typer.Option(min=1, help="A fixed number of targets a class.")] = None,
-    unseen: Annotated[str, typer.Option(help="Data sets of which training saw nothing, by name.")] = "",
+    unseen: Annotated[
+        str | None, typer.Option(help="Data sets that training saw nothing of; as the model notes it.")
+    ] = None,
     against: Annotated[str | None, typer.Option(help="The learner to compare with; the first.")] = None,
+    beside: Annotated[
+        str | None, typer.Option(help="'paper' sets its published table beside the results.")
+    ] = None,
     size: Annotated[int | None, typer.Option(min=16, help="The side of images; the model's if not given.")] = None,
     processes: Annotated[int, typer.Option(min=1, help="Processes on this machine.")] = 1,
 ) -> None:
@@ -53,60 +60,98 @@ def evaluate(
 
     Run again with the same folder it goes on where it stood, and more learners or tasks join what is there.
     """
+    start_processes(processes)
+    from cnaps.episodes import Limits
+    from cnaps.errors import InputError
+    from cnaps.experiments.comparison import comparison_report
+    from cnaps.experiments.evaluation import TaskSet, compare
+    from cnaps.experiments.published import published_table
+
+    if beside not in (None, "paper"):
+        raise InputError(f"--beside takes 'paper', not {beside!r}")
+    collections = open_collections(data, None if split == "all" or manifest else split)
+    if manifest:
+        task_set = TaskSet.from_manifest(manifest, collections, tasks)
+    else:
+        most = max(max_ways, ways or 0)
+        limits = Limits(min_ways=min(5, most), max_ways=most, max_context=max(max_context, most))
+        options = {"limits": limits, "seed": seed, "ways": ways, "shots": shots, "targets": targets}
+        task_set = TaskSet.draw(collections, None if split == "all" else split, tasks, **options)
+    found = compare(model, names_of(chosen), task_set, out, size=size)
+    if found is None:
+        return
+    first = names_of(chosen)[0].partition("=")[0]
+    report = comparison_report(
+        found, unseen=unseen_sets(found.scores.collections, unseen, model), against=against or first
+    )
+    if beside:
+        report.tables["published"] = published_table(found.scores.collections)
+    finish(report, out)
+
+
+def calibrate(
+    model: Annotated[Path, typer.Argument(help="The folder of the model.")],
+    results: Annotated[Path, typer.Argument(help="Results of `cnaps evaluate` on validation tasks.")],
+    learner: Annotated[str, typer.Option(help="Whose results to take.")] = "cnaps",
+) -> None:
+    """Make a model's probabilities mean what they say: a temperature from ways and shots, by validation tasks.
+
+    Take results of the model as it is now; what is found is added to the calibration that it has.
+    """
+    import json
+
+    from cnaps.checkpoints import load_model
+    from cnaps.errors import DataError
+    from cnaps.experiments.scores import ScoreBook, fit_calibration
+    from cnaps.files import write_json
+
+    chosen = [score for score in ScoreBook(results).read().values() if score.learner == learner]
+    if not chosen:
+        raise DataError(f"{results} has no results of {learner}")
+    old = load_model(model).notes.get("calibration", (0.0, 0.0, 0.0))
+    found = [round(a + b, 4) for a, b in zip(old, fit_calibration(chosen), strict=True)]
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    config["notes"] = {**config.get("notes", {}), "calibration": found}
+    write_json(model / "config.json", config)
+    a, b, c = found
+    typer.echo(f"{model}: log T = {a} + {b} log(ways) + {c} log(shots), from {len(chosen)} tasks")
+
+
+def start_processes(processes: int) -> None:
+    """Go on as so many processes, or stay the one there is."""
     if processes > 1 and "WORLD_SIZE" not in os.environ:
         from cnaps.training.distributed import launch
 
         raise typer.Exit(launch(processes))
-    from cnaps.checkpoints import load_model
-    from cnaps.episodes import Limits
-    from cnaps.errors import InputError
-    from cnaps.experiments import evaluation as run
-    from cnaps.experiments.comparison import comparison_report
-    from cnaps.experiments.scores import ScoreBook
-    from cnaps.learners import FrozenFeatures, create_learner
     from cnaps.runtime import configure_threads
 
     configure_threads()
-    collections = open_collections(data, None if split == "all" or manifest else split)
-    names = {collection.name for collection in collections}
-    unseen_names = _names(unseen)
-    if set(unseen_names) - names:
-        raise InputError(f"--unseen: no data set named {', '.join(sorted(set(unseen_names) - names))}")
-    if manifest:
-        task_set = run.TaskSet.from_manifest(manifest, collections, tasks)
-    else:
-        least = ways or 5
-        limits = Limits(min_ways=min(5, max_ways), max_ways=max(max_ways, least), max_context=max_context)
-        options = {"limits": limits, "seed": seed, "ways": ways, "shots": shots, "targets": targets}
-        task_set = run.TaskSet.draw(collections, None if split == "all" else split, tasks, **options)
-    base = load_model(model)
-    side = size or base.image_size
-    methods, identities = {}, {}
-    for entry in _names(chosen):
-        name, _, folder = entry.partition("=")
-        own = load_model(folder) if folder else base
-        methods[name], identities[name] = create_learner(name, own), own.fingerprint()
-    against = against or next(iter(methods))
-    world = run.join_world()
-    book = ScoreBook(out, world.rank if world else 0)
-    setup = {
-        "tasks": {**task_set.protocol, "image size": side},
-        "data set": {name: task_set.collections[name].fingerprint for name in task_set.tasks},
-        "learner": identities,
-    }
-    merged = book.agree(setup, write=world is None or world.is_main)
-    frozen = FrozenFeatures(base.backbone)
-    scores = run.evaluate(methods, frozen, task_set, book, size=side, world=world)
-    if world is None or world.is_main:
-        known = list(merged["learner"])
-        if against not in known:
-            raise InputError(f"--against {against}: there are results of {', '.join(known)}")
-        report = comparison_report(scores, known, unseen=unseen_names, against=against, setup=merged)
-        paths = report.write(out)
-        typer.echo(report.tables["evaluation"].markdown())
-        typer.echo(f"{paths[0]}: tables, pictures and every score are beside it")
-    if world is not None:
-        world.close()
+
+
+def unseen_sets(collections: list[str], given: str | None, model: str) -> list[str]:
+    """The data sets that training saw nothing of: as given, or as the model's notes have it."""
+    from cnaps.checkpoints import load_model
+    from cnaps.errors import InputError
+
+    if given is None:
+        seen = load_model(model).notes.get("trained_on")
+        return [name for name in collections if name not in seen] if seen else []
+    missing = sorted(set(names_of(given)) - set(collections))
+    if missing:
+        raise InputError(f"--unseen: no data set named {', '.join(missing)}")
+    return names_of(given)
+
+
+def finish(report: Report, out: Path) -> None:
+    """Write a report and show its first table."""
+    paths = report.write(out)
+    typer.echo(next(iter(report.tables.values())).markdown())
+    typer.echo(f"{paths[0]}: tables, pictures and every number are beside it")
+
+
+def names_of(text: str) -> list[str]:
+    """The parts of a list with commas."""
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def open_collections(data: list[Path], split: str | None) -> list[Collection]:
@@ -126,7 +171,3 @@ def open_collections(data: list[Path], split: str | None) -> list[Collection]:
     if not found:
         raise DataError(f"no collection with a split {split!r} in {', '.join(map(str, data))}")
     return list(found.values())
-
-
-def _names(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]

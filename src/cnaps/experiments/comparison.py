@@ -2,78 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cnaps.errors import InputError
+from cnaps.experiments.evaluation import Comparison
 from cnaps.experiments.reporting import COLOURS, MARKERS, Report, Table, new_figure
 from cnaps.experiments.scores import Estimate, Scores
+from cnaps.learners.gradient import film_layers, residual_adapters
+from cnaps.nn.backbones import Backbone
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 def comparison_report(
-    scores: Scores, learners: Sequence[str], *, unseen: Sequence[str], against: str, setup: Mapping[str, Any]
+    found: Comparison,
+    *,
+    unseen: Sequence[str],
+    against: str,
+    name: str = "evaluation",
+    title: str = "Few-shot accuracy",
 ) -> Report:
     """Accuracy for each data set, averages over groups, paired differences, calibration."""
+    scores, learners = found.scores, found.learners
+    if against not in learners:
+        raise InputError(f"cannot compare with {against}: there are results of {', '.join(learners)}")
     rows = table_rows(scores.collections, unseen)
     tables = {
-        "evaluation": Table(
+        name: Table(
             "Accuracy in percent, mean over tasks with 95% interval",
             ["data set", *learners],
-            [[name, *[_cell(scores.accuracy(who, some)) for who in learners]] for name, some in rows],
+            [[row, *[_cell(scores.accuracy(who, some)) for who in learners]] for row, some in rows],
         ),
         "differences": Table(
             f"Difference from {against} on the same tasks, in percentage points",
             ["data set", *[who for who in learners if who != against]],
             [
-                [name, *[_cell(scores.difference(who, against, some), True) for who in learners if who != against]]
-                for name, some in rows
+                [row, *[_cell(scores.difference(who, against, some), True) for who in learners if who != against]]
+                for row, some in rows
             ],
         ),
         "calibration": Table(
             "Expected calibration error (15 bins), mean over data sets",
             ["data set", *learners],
-            [[name, *[_error(scores.calibration_error(who, some)) for who in learners]] for name, some in rows],
+            [[row, *[_error(scores.calibration_error(who, some)) for who in learners]] for row, some in rows],
         ),
         "tasks": Table(
             "Number of tasks",
             ["data set", *learners],
-            [[name, *[sum(len(scores.of(who, c)) for c in some) for who in learners]] for name, some in rows],
+            [[row, *[sum(len(scores.of(who, c)) for c in some) for who in learners]] for row, some in rows],
         ),
     }
     if len(learners) < 2:
         del tables["differences"]
     data = {
-        "setup": dict(setup),
-        "groups": {name: list(some) for name, some in rows if len(some) > 1},
+        "setup": found.setup,
+        "groups": {row: list(some) for row, some in rows if len(some) > 1},
         "results": {
             who: {
-                name: {
+                row: {
                     "accuracy": _numbers(scores.accuracy(who, some)),
                     f"difference from {against}": _numbers(scores.difference(who, against, some)),
                     "calibration error": scores.calibration_error(who, some),
                 }
-                for name, some in rows
+                for row, some in rows
             }
             for who in learners
         },
         "tasks": {
             who: {
-                name: [
+                each: [
                     {"index": s.index, "ways": s.ways, "context": s.context, "accuracy": round(s.accuracy, 4)}
-                    for s in scores.of(who, name)
+                    for s in scores.of(who, each)
                 ]
-                for name in scores.collections
+                for each in scores.collections
             }
             for who in learners
         },
     }
-    pictures = {"evaluation": _accuracies(scores, learners), "reliability": _reliability(scores, learners)}
+    pictures = {name: _accuracies(scores, learners), "reliability": _reliability(scores, learners)}
     text = ["Every learner sees the same tasks, the same backbone and the same image size."]
-    return Report("evaluation", "Few-shot classification", text, tables, pictures, data)
+    return Report(name, title, text, tables, pictures, data)
+
+
+def adapter_table(backbone: Backbone) -> Table:
+    """What FiLM and residual adapters add to each layer and to the whole network."""
+    counts = [[p.numel() for p in part(backbone)[1]] for part in (film_layers, residual_adapters)]
+    rows: list[Sequence[Any]] = [
+        ["FiLM", sum(counts[0]), len(counts[0]) // 2, round(2 * sum(counts[0]) / len(counts[0]))],
+        ["residual adapters", sum(counts[1]), len(counts[1]), round(sum(counts[1]) / len(counts[1]))],
+    ]
+    return Table("Numbers that belong to a task", ["adapter", "numbers", "layers", "numbers a layer"], rows)
 
 
 def table_rows(collections: Sequence[str], unseen: Sequence[str]) -> list[tuple[str, list[str]]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,11 +21,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cnaps.checkpoints import load_model
 from cnaps.data.collection import Collection
 from cnaps.episodes import Sampler, TaskDescription, read_manifest
 from cnaps.errors import DataError
 from cnaps.experiments.scores import Score, ScoreBook, Scores, measure
-from cnaps.learners import FeatureLearner, FrozenFeatures, Learner
+from cnaps.learners import FeatureLearner, FrozenFeatures, Learner, create_learner, find_learner
+from cnaps.nn.backbones import Backbone
+from cnaps.nn.model import CNAPs
 from cnaps.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -145,14 +149,15 @@ class _Runner:
         learner = self.learners[name]
         context, labels = _flat(described.context)
         targets, target_labels = _flat(described.targets)
-        if isinstance(learner, FeatureLearner):
-            predict = learner.fit(self.store.get(context, images), torch.from_numpy(labels))
-            logits = predict(self.store.get(targets, images))
-        else:
-            predict = learner.adapt(_stack(images, context), torch.from_numpy(labels))
-            logits = predict(_stack(images, targets))
-        result = measure(logits.cpu(), torch.from_numpy(target_labels))
-        return Score(name, self.collection.name, described.index, described.ways, len(context), **result)
+        frozen = isinstance(learner, FeatureLearner)
+        learn = learner.fit if isinstance(learner, FeatureLearner) else learner.adapt
+        given, asked = ((self.store.get if frozen else _stack)(rows, images) for rows in (context, targets))
+        began = time.perf_counter()
+        logits = learn(given, torch.from_numpy(labels))(asked)
+        seconds = round(time.perf_counter() - began, 4)
+        result = measure(logits.float().cpu(), torch.from_numpy(target_labels))
+        where = (name, self.collection.name, described.index, described.ways, len(context))
+        return Score(*where, **result, seconds=seconds)
 
 
 def ahead(function: Callable[[T], R], items: Iterable[T], depth: int = 2) -> Iterator[R]:
@@ -170,6 +175,62 @@ def ahead(function: Callable[[T], R], items: Iterable[T], depth: int = 2) -> Ite
         pool.shutdown(wait=True, cancel_futures=True)
 
 
+@dataclass
+class Comparison:
+    """What `compare` found."""
+
+    scores: Scores
+    learners: list[str]
+    setup: dict[str, Any]
+    backbone: Backbone
+
+
+def load_learners(chosen: Iterable[str], base: CNAPs) -> tuple[dict[str, Learner], dict[str, str]]:
+    """Methods by label, and a fingerprint of what each was made from."""
+    methods: dict[str, Learner] = {}
+    identities: dict[str, str] = {}
+    for entry in chosen:
+        label, _, folder = entry.partition("=")
+        method = label.partition("@")[0]
+        own = load_model(folder) if folder else base
+        methods[label] = create_learner(method, own)
+        trained = find_learner(method).trained
+        identities[label] = own.fingerprint() if trained else f"backbone {_fingerprint(own.backbone)}"
+    return methods, identities
+
+
+def compare(
+    model: str, chosen: Iterable[str], task_set: TaskSet, out: str | Path, *, size: int | None = None
+) -> Comparison | None:
+    """Evaluate `name`, `name=FOLDER` or `name@variant=FOLDER` entries, by all processes; the first has the result.
+
+    Methods without a model of their own use `model`, and all share its backbone.
+    """
+    base = load_model(model)
+    side = size or base.image_size
+    methods, identities = load_learners(chosen, base)
+    world = join_world()
+    main = world is None or world.is_main
+    book = ScoreBook(out, world.rank if world else 0)
+    setup = {
+        "tasks": {**task_set.protocol, "image size": side},
+        "data set": {name: task_set.collections[name].fingerprint for name in task_set.tasks},
+        "learner": identities,
+    }
+    merged = book.agree(setup, write=main)
+    scores = evaluate(methods, FrozenFeatures(base.backbone), task_set, book, size=side, world=world)
+    if world is not None:
+        world.close()
+    return Comparison(scores, list(merged["learner"]), merged, base.backbone) if main else None
+
+
+def _fingerprint(backbone: Backbone) -> str:
+    digest = hashlib.sha256()
+    for name, value in sorted(backbone.state_dict().items()):
+        digest.update(name.encode() + value.contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
 def join_world() -> World | None:
     """The processes of this run, if there are several."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
@@ -179,10 +240,16 @@ def join_world() -> World | None:
     return World(device="cpu")
 
 
+def task_arrays(collection: Collection, described: TaskDescription, size: int) -> tuple[Tensor, Tensor]:
+    """The context of a task: pixels and labels."""
+    rows, labels = _flat(described.context)
+    return collection.read(rows.tolist(), size=size), torch.from_numpy(labels)
+
+
 def _flat(rows: tuple[tuple[int, ...], ...]) -> tuple[np.ndarray, np.ndarray]:
     labels = np.repeat(np.arange(len(rows)), [len(some) for some in rows])
     return np.array([row for some in rows for row in some], dtype=np.int64), labels
 
 
-def _stack(images: Mapping[int, Tensor], rows: np.ndarray) -> Tensor:
+def _stack(rows: np.ndarray, images: Mapping[int, Tensor]) -> Tensor:
     return torch.stack([images[row] for row in rows.tolist()])

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,16 @@ from cnaps.errors import CnapsError, DataError, InputError
 from cnaps.files import write_json
 
 BINS = 15  # of the confidence, for the calibration error
+LOG_TEMPERATURES = np.linspace(-1.2, 1.2, 13)  # at which likelihoods are kept, so that calibration needs no logits
 
 
 @dataclass(frozen=True)
 class Score:
-    """One learner on one task; `bins` are for each bin of confidence: predictions, sum of confidence, hits."""
+    """One learner on one task.
+
+    `bins` are, for each bin of confidence, predictions, sum of confidence and hits; `nlls` the negative log
+    likelihood at each of LOG_TEMPERATURES; `seconds` the time to adapt and predict, without frozen features.
+    """
 
     learner: str
     collection: str
@@ -30,8 +36,9 @@ class Score:
     ways: int
     context: int
     accuracy: float
-    nll: float
+    nlls: list[float]
     bins: list[list[float]]
+    seconds: float
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -40,7 +47,7 @@ class Score:
 
 
 def measure(logits: Tensor, labels: Tensor) -> dict[str, Any]:
-    """Accuracy, negative log likelihood and calibration bins of logits (M, C).
+    """Accuracy, negative log likelihoods and calibration bins of logits (M, C).
 
     >>> measure(torch.tensor([[9.0, 0.0], [9.0, 0.0]]), torch.tensor([0, 1]))["accuracy"]
     0.5
@@ -51,7 +58,7 @@ def measure(logits: Tensor, labels: Tensor) -> dict[str, Any]:
     sums = torch.zeros(3, BINS).index_add(1, place, torch.stack([torch.ones_like(hits), confidence, hits]))
     return {
         "accuracy": hits.mean().item(),
-        "nll": F.cross_entropy(logits.float(), labels).item(),
+        "nlls": [round(F.cross_entropy(logits / np.exp(t), labels).item(), 5) for t in LOG_TEMPERATURES],
         "bins": [[round(value, 4) for value in row] for row in sums.tolist()],
     }
 
@@ -190,3 +197,31 @@ class Scores:
                 return None
             errors.append(float(np.abs(confidence - hits).sum() / count.sum()))
         return sum(errors) / len(errors) if errors else None
+
+
+def fit_calibration(scores: Sequence[Score]) -> tuple[float, float, float]:
+    """The (a, b, c) of log T = a + b log(ways) + c log(shots) under which the tasks are most likely, by search."""
+    ways = np.log([score.ways for score in scores])
+    shots = np.log([max(1.0, score.context / score.ways) for score in scores])
+    centre = ways.mean(), shots.mean()  # around these the three numbers hardly depend on each other
+    ways, shots = ways - centre[0], shots - centre[1]
+    table = np.array([score.nlls for score in scores])  # (tasks, temperatures)
+    step = LOG_TEMPERATURES[1] - LOG_TEMPERATURES[0]
+    rows = np.arange(len(scores))
+
+    def loss(a: float, b: float, c: float) -> float:
+        place = np.clip((a + b * ways + c * shots - LOG_TEMPERATURES[0]) / step, 0, len(LOG_TEMPERATURES) - 1)
+        near = np.clip(place.round().astype(int), 1, len(LOG_TEMPERATURES) - 2)
+        t = place - near  # a parabola through the three nearest values
+        left, middle, right = (table[rows, near + k] for k in (-1, 0, 1))
+        return float((middle + t * (right - left) / 2 + t**2 * (right + left - 2 * middle) / 2).mean())
+
+    best = (0.0, 0.0, 0.0)
+    for width in (0.2, 0.05, 0.0125):  # walk to the best neighbour until none is better, then with smaller steps
+        while True:
+            a, b, c = ([x + width * k for k in (-1, 0, 1)] for x in best)
+            other = min(product(a, b, c), key=lambda abc: loss(*abc))
+            if loss(*other) > loss(*best) - 1e-9:
+                break
+            best = other
+    return best[0] - best[1] * centre[0] - best[2] * centre[1], best[1], best[2]

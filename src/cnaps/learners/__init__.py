@@ -77,6 +77,9 @@ _ENTRIES = (
     _frozen("matchingnet", "attention over the context by frozen features", MatchingNet),
     _frozen("logreg", "logistic regression on frozen features", LogisticRegressionProbe),
     _gradient("finetune", "all layers, 200 steps of Adam at 0.01", all_layers, Descent(200, 0.01)),
+    _gradient(
+        "finetune-tuned", "all layers, 50 steps from prototypes", all_layers, Descent(50, 0.0001, "prototypes")
+    ),
     _gradient("film-gradient", "FiLM by 25 steps of Adam at 0.001", film_layers, Descent(25, 0.001)),
     _gradient(
         "film-gradient-tuned", "FiLM by 50 steps from prototypes", film_layers, Descent(50, 0.003, "prototypes")

@@ -29,6 +29,7 @@ class Maml(CNAPs):
 
     kind = "fomaml"
     steps, more_steps, rate, prototypes = 10, 5, 0.1, False
+    clip = 1.0  # the longest gradient of a step: steps of 0.1 tear a network that was not meta-trained yet
 
     def __init__(self, config: ModelConfig | None = None, backbone: Backbone | None = None) -> None:
         # none of CNAPs' networks takes part; the mahalanobis head is one without weights
@@ -71,7 +72,8 @@ class Maml(CNAPs):
             loss = F.cross_entropy(logits, labels, reduction="sum") / len(images)
             for name, slope in zip(now, torch.autograd.grad(loss, list(now.values())), strict=True):
                 total[name] += slope
-        return total
+        norm = torch.sqrt(torch.stack([slope.square().sum() for slope in total.values()]).sum())
+        return {name: slope / (norm / self.clip).clamp_min(1) for name, slope in total.items()}
 
     def embed(self, weights: Weights, images: Tensor) -> Tensor:
         """Features (N, d) of the backbone with these weights; of unit length for prototypes."""

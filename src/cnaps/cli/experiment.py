@@ -1,0 +1,148 @@
+"""``cnaps experiment``: the paper's experiments, one command each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cnaps.cli.evaluate import Data, finish, names_of, open_collections, start_processes, unseen_sets
+
+app = typer.Typer(no_args_is_help=True, help="Run an experiment of the paper and write its tables and pictures.")
+
+Out = Annotated[Path, typer.Option(help="The folder of the results.")]
+Model = Annotated[str, typer.Option(help="The model: a folder or a name; its backbone is everybody's.")]
+Split = Annotated[str, typer.Option(help="train, valid or test; 'all' takes every class.")]
+Tasks = Annotated[int, typer.Option(min=1, help="Tasks of each data set.")]
+Most = Annotated[int, typer.Option(min=2, help="At most so many.")]
+Processes = Annotated[int, typer.Option(min=1, help="Processes on this machine.")]
+Chosen = Annotated[str, typer.Option("--learners", help="Names; name=FOLDER for models of their own.")]
+
+COMPARISONS = {  # learners, title, how the models are made
+    "ablation": (
+        "cnaps,cnaps-no-ar,cnaps-no-film",
+        "Ablation: with z_AR, without it, without FiLM",
+        "Models come from `cnaps train --learner NAME` with the same settings.",
+    ),
+    "joint": (
+        "cnaps@two-stage,cnaps@joint,cnaps@warm-start",
+        "Joint against two-stage training",
+        "Models come from `cnaps train` with theta.mode frozen, joint and warm-start.",
+    ),
+    "adapters": (
+        "cnaps,film-gradient-tuned,residual-adapters",
+        "FiLM against residual adapters",
+        "FiLM has 2 C numbers a layer, a parallel 1x1 convolution C^2.",
+    ),
+}
+
+
+def register(root: typer.Typer) -> None:
+    """Add the commands to the program."""
+    for name, (chosen, title, text) in COMPARISONS.items():
+        app.command(name, help=f"{title}. {text}")(_comparison(name, chosen, title, text))
+    root.add_typer(app, name="experiment")
+
+
+def _comparison(name: str, default: str, title: str, text: str) -> Callable[..., None]:
+    def command(
+        data: Data,
+        out: Out,
+        model: Model,
+        chosen: Chosen = default,
+        split: Split = "test",
+        tasks: Tasks = 100,
+        max_ways: Most = 50,
+        max_context: Most = 500,
+        processes: Processes = 1,
+    ) -> None:
+        start_processes(processes)
+        from cnaps.episodes import Limits
+        from cnaps.experiments.comparison import adapter_table, comparison_report
+        from cnaps.experiments.evaluation import TaskSet, compare
+
+        most = min(max_ways, max_context)
+        limits = Limits(min_ways=min(5, most), max_ways=most, max_context=max_context)
+        collections = open_collections(data, None if split == "all" else split)
+        task_set = TaskSet.draw(collections, None if split == "all" else split, tasks, limits=limits)
+        found = compare(model, names_of(chosen), task_set, out)
+        if found is not None:
+            unseen = unseen_sets(found.scores.collections, None, model)
+            report = comparison_report(found, unseen=unseen, against=found.learners[0], name=name, title=title)
+            report.text.append(text)
+            if name == "adapters":
+                report.tables["parameters"] = adapter_table(found.backbone)
+            finish(report, out)
+
+    return command
+
+
+@app.command()
+def speed(
+    data: Data,
+    out: Out,
+    model: Model,
+    chosen: Chosen = "cnaps,film-gradient,finetune-tuned",
+    shots: Annotated[str, typer.Option(help="Numbers of shots.")] = "1,2,5,10,15,20,25",
+    split: Split = "test",
+    tasks: Tasks = 10,
+) -> None:
+    """Accuracy against time, 5 ways, 1 to 25 shots: one forward pass against gradient steps."""
+    start_processes(1)
+    from cnaps.checkpoints import load_model
+    from cnaps.experiments.evaluation import load_learners
+    from cnaps.experiments.speed import speed_report
+
+    base = load_model(model)
+    learners, _ = load_learners(names_of(chosen), base)
+    counts = [int(part) for part in names_of(shots)]
+    found = open_collections(data, None if split == "all" else split)
+    where = None if split == "all" else split
+    size = base.image_size
+    finish(
+        speed_report(learners, base.backbone, found, out, split=where, shots=counts, tasks=tasks, size=size), out
+    )
+
+
+@app.command("design-space")
+def design_space(
+    data: Data,
+    out: Out,
+    model: Model,
+    chosen: Chosen = "cnaps,protonet,matchingnet,logreg,film-gradient,residual-adapters,finetune-tuned",
+    split: Split = "test",
+    tasks: Tasks = 3,
+) -> None:
+    """Task-specific parameters against the cost of adaptation, measured for each method."""
+    start_processes(1)
+    from cnaps.checkpoints import load_model
+    from cnaps.experiments.evaluation import load_learners
+    from cnaps.experiments.speed import design_space_report
+
+    where = None if split == "all" else split
+    first = open_collections(data, where)[0]
+    base = load_model(model)
+    learners, _ = load_learners(names_of(chosen), base)
+    finish(design_space_report(learners, first, split=where, tasks=tasks, size=base.image_size), out)
+
+
+@app.command()
+def embeddings(data: Data, out: Out, model: Model, split: Split = "test", tasks: Tasks = 30) -> None:
+    """t-SNE of z_G and of the first and last FiLM layer over tasks, coloured by data set, with silhouettes."""
+    start_processes(1)
+    from cnaps.checkpoints import load_model
+    from cnaps.episodes import Limits
+    from cnaps.experiments.embeddings import embeddings_report
+    from cnaps.experiments.evaluation import TaskSet
+
+    where = None if split == "all" else split
+    base = load_model(model)
+    limits = Limits(max_ways=10, max_context=60)
+    finish(
+        embeddings_report(
+            base, TaskSet.draw(open_collections(data, where), where, tasks, limits=limits), size=base.image_size
+        ),
+        out,
+    )

@@ -1,0 +1,106 @@
+"""Accuracy against time: one forward pass against gradient steps, and what each method costs in parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cnaps.data.collection import Collection
+from cnaps.experiments.evaluation import TaskSet, evaluate, task_arrays
+from cnaps.experiments.reporting import COLOURS, MARKERS, Report, Table, new_figure
+from cnaps.experiments.scores import Estimate, ScoreBook, Scores
+from cnaps.learners import FrozenFeatures, Learner
+from cnaps.nn.backbones import Backbone
+from cnaps.progress import track
+
+
+def speed_report(
+    learners: dict[str, Learner],
+    backbone: Backbone,
+    collections: Sequence[Collection],
+    out: Path,
+    *,
+    split: str | None,
+    shots: Sequence[int],
+    tasks: int,
+    size: int,
+) -> Report:
+    """5-way tasks with more and more shots: accuracy and time of each method, a panel a data set."""
+    book, scores = ScoreBook(out), Scores([])
+    for count in shots:
+        drawn = TaskSet.draw(collections, split, tasks, ways=5, shots=count, targets=10)
+        named = {f"{name}@{count}": learner for name, learner in learners.items()}
+        scores = evaluate(named, FrozenFeatures(backbone), drawn, book, size=size)
+    rows: list[dict[str, Any]] = []
+    for collection in scores.collections:
+        for name in learners:
+            for count in shots:
+                found = scores.of(f"{name}@{count}", collection)
+                estimate = Estimate.of([score.accuracy for score in found])
+                seconds = float(np.median([score.seconds for score in found]))
+                facts = {"data set": collection, "learner": name, "shots": count, "tasks": len(found)}
+                rows.append(
+                    {**facts, "accuracy": estimate.mean, "interval": estimate.interval, "seconds": seconds}
+                )
+    figure = new_figure(4.2 * min(len(scores.collections), 4), 4.2 * -(-len(scores.collections) // 4))
+    panels = figure.subplots(-(-len(scores.collections) // 4), min(len(scores.collections), 4), squeeze=False)
+    for collection, axes in zip(scores.collections, panels.flat, strict=False):
+        for i, name in enumerate(learners):
+            some = [row for row in rows if row["data set"] == collection and row["learner"] == name]
+            x, y = [row["seconds"] for row in some], [100 * row["accuracy"] for row in some]
+            axes.plot(x, y, color=COLOURS[i], linewidth=0.6)
+            axes.scatter(x, y, s=[12 + 5 * row["shots"] for row in some], color=COLOURS[i], alpha=0.7, label=name)
+        axes.set(title=collection, xscale="log", xlabel="seconds a task", ylabel="accuracy (%)")
+    panels.flat[0].legend(fontsize="small")
+    table = Table("Accuracy (5 ways) and median time to adapt and predict 50 images", list(rows[0]))
+    table.rows = [[f"{v:.4f}" if isinstance(v, float) else v for v in row.values()] for row in rows]
+    first = next(iter(learners))
+    text = ["Dots grow with the number of shots. Time is for one task: adapting, and predicting 50 images."]
+    for name in list(learners)[1:]:
+        pairs = zip(
+            *[[row["seconds"] for row in rows if row["learner"] == who] for who in (name, first)], strict=True
+        )
+        text.append(f"{name} takes {np.median([a / b for a, b in pairs]):.1f} times as long as {first} (median).")
+    return Report("speed", "Accuracy against time", text, {"speed": table}, {"speed": figure}, rows)
+
+
+def design_space_report(
+    learners: dict[str, Learner], collection: Collection, *, split: str | None, tasks: int, size: int
+) -> Report:
+    """Numbers that belong to a task against the time to find them, measured for every method on the same tasks."""
+    drawn = TaskSet.draw([collection], split, tasks, ways=5, shots=5, targets=1).tasks[collection.name]
+    rows: list[list[Any]] = []
+    for name, learner in track(learners.items(), "measuring", total=len(learners)):
+        seconds, parameters = measure_cost(learner, (task_arrays(collection, each, size) for each in drawn))
+        rows.append([name, parameters, round(seconds, 4)])
+    figure = new_figure(7, 5)
+    axes = figure.add_subplot()
+    for i, (name, parameters, seconds) in enumerate(rows):
+        axes.scatter(parameters, seconds, color=COLOURS[i % len(COLOURS)], marker=MARKERS[i % len(MARKERS)])
+        axes.annotate(name, (parameters, seconds), xytext=(5, 4), textcoords="offset points", fontsize="small")
+    axes.set(xscale="log", yscale="log", xlabel="numbers that belong to a task", ylabel="seconds to adapt")
+    axes.margins(0.15)
+    caption = f"5 ways, 5 shots of {collection.name}: median over {tasks} tasks"
+    table = Table(caption, ["learner", "task-specific numbers", "seconds to adapt"], list(rows))
+    text = [
+        "Methods lie between adapting nothing but a classifier and adapting every weight, by one pass or many."
+    ]
+    data = [dict(zip(table.columns, row, strict=True)) for row in rows]
+    return Report(
+        "design-space", "The design space", text, {"design-space": table}, {"design-space": figure}, data
+    )
+
+
+def measure_cost(learner: Learner, tasks: Iterable[tuple[Any, Any]]) -> tuple[float, int]:
+    """Median seconds to adapt, and how many numbers a task's classifier has."""
+    import time
+
+    seconds, parameters = [], 0
+    for images, labels in tasks:
+        began = time.perf_counter()
+        parameters = learner.adapt(images, labels).parameters
+        seconds.append(time.perf_counter() - began)
+    return float(np.median(seconds)), parameters

@@ -1,0 +1,198 @@
+"""`cnaps evaluate`: the same tasks for all, nothing twice, intervals and calibration as defined."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from cnaps.checkpoints import load_model
+from cnaps.cli import app, main
+from cnaps.data.collection import Collection
+from cnaps.episodes import Sampler, write_manifest
+from cnaps.errors import DataError
+from cnaps.experiments.evaluation import FeatureStore, TaskSet
+from cnaps.experiments.scores import (
+    LOG_TEMPERATURES,
+    Estimate,
+    Score,
+    ScoreBook,
+    Scores,
+    fit_calibration,
+    measure,
+)
+from cnaps.learners import FrozenFeatures
+from cnaps.nn.backbones import Backbone
+
+
+def score(learner: str, index: int, accuracy: float, **changes: object) -> Score:
+    facts = {"ways": 5, "context": 25, "nlls": [1.0] * 13, "bins": np.zeros((3, 15)).tolist(), "seconds": 0.1}
+    return Score(learner, "digits", index, accuracy=accuracy, **{**facts, **changes})  # type: ignore[arg-type]
+
+
+def run(*arguments: object) -> str:
+    result = CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture
+def evaluate(digits: Collection, saved_model: Path, tmp_path: Path) -> list[object]:
+    out = tmp_path / "results"
+    common = ["--model", saved_model, "--out", out, "--ways", 4, "--shots", 3, "--targets", 4]
+    return ["evaluate", digits.path, *common]
+
+
+def test_an_interval_is_196_standard_errors() -> None:
+    estimate = Estimate.of([0.2, 0.4, 0.9])
+    assert estimate.mean == pytest.approx(0.5)
+    assert estimate.interval == pytest.approx(1.96 * math.sqrt(0.13) / math.sqrt(3))
+
+
+def test_a_difference_is_taken_over_the_tasks_that_both_have_done() -> None:
+    some = {("a", 0): 0.5, ("a", 1): 0.9, ("b", 0): 0.4, ("b", 1): 0.6, ("b", 7): 0.0}
+    scores = Scores(score(name, index, accuracy) for (name, index), accuracy in some.items())
+    difference = scores.difference("a", "b", ["digits"])
+    assert difference is not None
+    assert (difference.mean, difference.count) == (pytest.approx(0.2), 2)
+    assert scores.difference("a", "c", ["digits"]) is None
+
+
+def test_the_calibration_error_is_the_gap_between_confidence_and_hits() -> None:
+    logits = torch.tensor([[2.0, 0.0], [2.0, 0.0], [0.0, 0.5]])
+    facts = measure(logits, torch.tensor([0, 1, 0]))
+    sure, unsure = 1 / (1 + math.exp(-2)), 1 / (1 + math.exp(-0.5))
+    error = Scores([score("a", 0, **facts)]).calibration_error("a", ["digits"])
+    assert error == pytest.approx((2 * abs(sure - 0.5) + unsure) / 3, abs=1e-4)
+
+
+def test_a_temperature_that_depends_on_ways_and_shots_is_found() -> None:
+    wanted = (0.3, -0.2, 0.1)
+    scores = []
+    for index in range(40):
+        ways, context = 3 + index % 20, 60 + 7 * index
+        best = wanted[0] + wanted[1] * math.log(ways) + wanted[2] * math.log(context / ways)
+        nlls = ((LOG_TEMPERATURES - best) ** 2).tolist()
+        scores.append(score("a", index, 0.5, ways=ways, context=context, nlls=nlls))
+    assert np.allclose(fit_calibration(scores), wanted, atol=0.08)
+
+
+def test_frozen_features_are_computed_once_an_image(backbone: Backbone, digits: Collection) -> None:
+    frozen = FrozenFeatures(backbone)
+    store = FeatureStore(frozen, len(digits))
+    images = digits.read([4, 9])
+    first = store.get(np.array([9, 4, 9]), {4: images[0], 9: images[1]})
+    assert torch.allclose(first, frozen(images)[[1, 0, 1]], atol=1e-5)
+    assert torch.equal(store.get(np.array([4]), {}), first[1:2])  # no image is needed any more
+    assert store.missing(np.array([3, 4])).tolist() == [3]
+
+
+def test_a_torn_line_does_not_count_and_is_written_over(tmp_path: Path) -> None:
+    book = ScoreBook(tmp_path)
+    book.append([score("a", 0, 0.5)])
+    with open(tmp_path / "scores-0.jsonl", "a") as file:
+        file.write('{"learner": "a", "coll')
+    assert len(book.read()) == 1
+    book.append([score("a", 1, 0.7)])
+    assert sorted(book.read()) == [("a", "digits", 0), ("a", "digits", 1)]
+    (tmp_path / "scores-3.jsonl").write_text("nonsense\n")
+    with pytest.raises(DataError, match=r"scores-3\.jsonl, line 1"):
+        book.read()
+
+
+def test_a_second_run_continues_and_the_result_is_that_of_one_run(
+    evaluate: list[object], tmp_path: Path, saved_model: Path
+) -> None:
+    out = tmp_path / "results"
+    run(*evaluate, "--tasks", 2, "--learners", "cnaps,protonet")
+    before = (out / "scores-0.jsonl").read_text()
+    run(*evaluate, "--tasks", 3, "--learners", "logreg,protonet,cnaps")
+    after = (out / "scores-0.jsonl").read_text()
+    assert after.startswith(before)
+    assert len(after.splitlines()) == 9
+    whole = [*evaluate[:4], "--out", tmp_path / "whole", *evaluate[6:]]
+    run(*whole, "--tasks", 3, "--learners", "cnaps,protonet,logreg")
+    results = [json.loads((folder / "evaluation.json").read_text()) for folder in (out, tmp_path / "whole")]
+    assert results[0]["tasks"] == results[1]["tasks"]
+    assert (out / "evaluation.png").read_bytes()[:4] == b"\x89PNG"
+    assert "digits" in (out / "evaluation.md").read_text()
+    assert "<table>" in (out / "evaluation.html").read_text()
+    assert len((out / "evaluation.csv").read_text().splitlines()) == 3
+
+
+def test_other_tasks_or_another_model_are_not_mixed_in(
+    evaluate: list[object], saved_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(*evaluate, "--tasks", 1, "--learners", "protonet")
+    with pytest.raises(SystemExit):
+        main([str(a) for a in evaluate] + ["--tasks", "1", "--seed", "9", "--learners", "protonet"])
+    assert "seed = 0, not 9" in capsys.readouterr().err
+
+
+def test_two_processes_give_the_scores_of_one(evaluate: list[object], tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    run(*evaluate, "--tasks", 3, "--learners", "protonet")
+    other = [*evaluate[:4], "--out", tmp_path / "two", *evaluate[6:]]
+    program = Path(__file__).parent / "program.py"
+    command = [sys.executable, program, *other, "--tasks", 3, "--learners", "protonet", "--processes", 2]
+    subprocess.run([str(part) for part in command], check=True, capture_output=True, timeout=300)
+    assert len(list((tmp_path / "two").glob("scores-*.jsonl"))) == 2
+    found = [ScoreBook(tmp_path / name).read() for name in ("results", "two")]
+    assert {key: s.accuracy for key, s in found[0].items()} == {key: s.accuracy for key, s in found[1].items()}
+
+
+def test_a_manifest_gives_its_own_tasks(digits: Collection, tmp_path: Path) -> None:
+    sampler = Sampler([digits], "test", ways=3, shots=2, targets=2, seed=4)
+    described = [sampler.describe(index) for index in (3, 8, 11)]
+    write_manifest(tmp_path / "tasks.jsonl", described, {"digits": digits}, sampler.protocol)
+    assert TaskSet.from_manifest(tmp_path / "tasks.jsonl", [digits], 2).tasks == {"digits": described[:2]}
+
+
+def test_calibration_is_written_to_the_model_and_used(
+    evaluate: list[object], saved_model: Path, tmp_path: Path
+) -> None:
+    import shutil
+
+    folder = shutil.copytree(saved_model, tmp_path / "model")
+    run(*evaluate, "--tasks", 4, "--learners", "cnaps")
+    assert "from 4 tasks" in run("calibrate", folder, tmp_path / "results")
+    model = load_model(folder)
+    assert model.notes["calibration"] != [0.0, 0.0, 0.0]
+    calibrated = [*evaluate[:2], "--model", folder, "--out", tmp_path / "after", *evaluate[6:]]
+    run(*calibrated, "--tasks", 4, "--learners", "cnaps")
+    before, after = (ScoreBook(tmp_path / name).read().values() for name in ("results", "after"))
+    assert sum(s.nlls[6] for s in after) < sum(s.nlls[6] for s in before)  # at T = 1
+
+
+@pytest.mark.parametrize("name", ["ablation", "adapters", "speed", "design-space", "embeddings"])
+def test_an_experiment_writes_table_picture_and_page(
+    name: str, digits: Collection, saved_model: Path, tmp_path: Path
+) -> None:
+    options = {
+        "ablation": ["--learners", "cnaps,cnaps@again"],
+        "adapters": ["--learners", "cnaps,residual-adapters", "--max-context", 20],
+        "speed": ["--learners", "cnaps,film-gradient", "--shots", "1,3"],
+        "design-space": ["--learners", "cnaps,protonet,film-gradient"],
+        "embeddings": [],
+    }[name]
+    count = 6 if name == "embeddings" else 2
+    sets = [digits.path]
+    if name == "embeddings":  # which tells data sets apart
+        second = json.loads((digits.path / "collection.json").read_text())
+        folder = tmp_path / "second"
+        folder.mkdir()
+        (folder / "images.arrow").write_bytes((digits.path / "images.arrow").read_bytes())
+        (folder / "collection.json").write_text(json.dumps({**second, "name": "second"}))
+        sets.append(folder)
+    run("experiment", name, *sets, "--model", saved_model, "--out", tmp_path / "out", "--tasks", count, *options)
+    for kind in ("md", "json", "html", "csv", "png"):
+        assert (tmp_path / "out" / f"{name}.{kind}").stat().st_size > 50
+    if name == "adapters":
+        assert "FiLM,160,2,80" in (tmp_path / "out" / "adapters-parameters.csv").read_text()
