@@ -222,7 +222,8 @@ def _prediction(probabilities: np.ndarray, keys: Sequence[str], stranger: bool) 
     order = np.argsort(-probabilities, kind="stable")[:4]
     best = float(probabilities[order[0]])
     return {
-        "top": [[keys[k], round(float(probabilities[k]), 4)] for k in order],
+        # nothing is ever shown as certain
+        "top": [[keys[k], round(min(max(float(probabilities[k]), 1e-4), 1 - 1e-4), 4)] for k in order],
         "doubt": "none" if stranger else "unsure" if best < UNSURE else "",
     }
 

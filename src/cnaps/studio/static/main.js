@@ -99,7 +99,8 @@ document.addEventListener("drop", async (event) => {
   const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
   if (moved) return place && place !== "folders" && place !== "new" ? move([moved], place) : null;
   const folders = entries.some((entry) => entry.isDirectory);
-  const files = (await Promise.all(entries.map((entry) => walk(entry)))).flat();
+  const plain = listed(event.dataTransfer.files); // what there is where entries are not
+  const files = entries.length ? (await Promise.all(entries.map((entry) => walk(entry)))).flat() : plain;
   if (folders && (!place || place === "new")) place = "folders";
   if (!folders && (place === "new" || place === "folders")) place = (await change("POST", "/api/classes", { name: freeName() }))?.id;
   upload(files, place ?? "pool");

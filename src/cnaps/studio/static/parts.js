@@ -75,7 +75,7 @@ export function drawViewer() {
   const go = (place) => { $("#viewer").close(); move([image.id], place); };
   choices($("#viewer-places"), image.place, state.predictions[image.id]?.top[0][0], go);
   for (const [place, label] of [["test", "Test tray"], ["pool", "Unlabelled"]]) {
-    $("#viewer-places").append(h("button", { type: "button", class: "plain", ariaPressed: String(place === image.place), onclick: () => go(place) }, label));
+    $("#viewer-places").append(h("button", { type: "button", class: "plain", "aria-pressed": String(place === image.place), onclick: () => go(place) }, label));
   }
   $("#viewer-remove").onclick = () => { $("#viewer").close(); remove([image.id]); };
 }
