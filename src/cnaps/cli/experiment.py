@@ -96,14 +96,12 @@ def speed(
     from cnaps.experiments.speed import speed_report
 
     base = load_model(model)
-    learners, _ = load_learners(names_of(chosen), base)
+    learners, identities = load_learners(names_of(chosen), base)
     counts = [int(part) for part in names_of(shots)]
-    found = open_collections(data, None if split == "all" else split)
     where = None if split == "all" else split
-    size = base.image_size
-    finish(
-        speed_report(learners, base.backbone, found, out, split=where, shots=counts, tasks=tasks, size=size), out
-    )
+    options = {"split": where, "shots": counts, "tasks": tasks, "size": base.image_size}
+    found = open_collections(data, where)
+    finish(speed_report(learners, identities, base.backbone, found, out, **options), out)  # type: ignore[arg-type]
 
 
 @app.command("design-space")

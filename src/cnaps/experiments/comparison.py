@@ -160,7 +160,5 @@ def _error(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
 
 
-def _numbers(estimate: Estimate | None) -> dict[str, float] | None:
-    if estimate is None:
-        return None
-    return {"mean": estimate.mean, "interval": estimate.interval, "tasks": estimate.count}
+def _numbers(estimate: Estimate | None) -> dict[str, float | None] | None:
+    return None if estimate is None else estimate.numbers

@@ -121,7 +121,7 @@ class ScoreBook:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean and the half-width of its 95% interval.
+    """A mean and the half-width of its 95% interval; of a single value there is no interval.
 
     >>> str(Estimate.of([0.5, 0.7]))
     '60.0 ± 19.6'
@@ -145,12 +145,22 @@ class Estimate:
         return cls(sum(part.mean for part in parts) / len(parts), width, sum(part.count for part in parts))
 
     def __str__(self) -> str:
-        return f"{100 * self.mean:.1f} ± {100 * self.interval:.1f}"
+        return f"{100 * self.mean:.1f}{self._width}"
 
     @property
     def signed(self) -> str:
         """As a difference."""
-        return f"{100 * self.mean:+.1f} ± {100 * self.interval:.1f}"
+        return f"{100 * self.mean:+.1f}{self._width}"
+
+    @property
+    def _width(self) -> str:
+        return "" if math.isnan(self.interval) else f" ± {100 * self.interval:.1f}"
+
+    @property
+    def numbers(self) -> dict[str, float | None]:
+        """For JSON, which knows no NaN."""
+        width = None if math.isnan(self.interval) else self.interval
+        return {"mean": self.mean, "interval": width, "tasks": self.count}
 
 
 class Scores:

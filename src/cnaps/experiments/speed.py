@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from cnaps.progress import track
 
 def speed_report(
     learners: dict[str, Learner],
+    identities: dict[str, str],
     backbone: Backbone,
     collections: Sequence[Collection],
     out: Path,
@@ -30,6 +32,8 @@ def speed_report(
 ) -> Report:
     """5-way tasks with more and more shots: accuracy and time of each method, a panel a data set."""
     book, scores = ScoreBook(out), Scores([])
+    prints = {collection.name: collection.fingerprint for collection in collections}
+    setup = book.agree({"tasks": {"split": split}, "data set": prints, "learner": identities}, write=True)
     for count in shots:
         drawn = TaskSet.draw(collections, split, tasks, ways=5, shots=count, targets=10)
         named = {f"{name}@{count}": learner for name, learner in learners.items()}
@@ -41,22 +45,24 @@ def speed_report(
                 found = scores.of(f"{name}@{count}", collection)
                 estimate = Estimate.of([score.accuracy for score in found])
                 seconds = float(np.median([score.seconds for score in found]))
-                facts = {"data set": collection, "learner": name, "shots": count, "tasks": len(found)}
-                rows.append(
-                    {**facts, "accuracy": estimate.mean, "interval": estimate.interval, "seconds": seconds}
-                )
+                facts = {"data set": collection, "learner": name, "shots": count}
+                rows.append({**facts, **estimate.numbers, "seconds": seconds})
     figure = new_figure(4.2 * min(len(scores.collections), 4), 4.2 * -(-len(scores.collections) // 4))
     panels = figure.subplots(-(-len(scores.collections) // 4), min(len(scores.collections), 4), squeeze=False)
     for collection, axes in zip(scores.collections, panels.flat, strict=False):
         for i, name in enumerate(learners):
             some = [row for row in rows if row["data set"] == collection and row["learner"] == name]
-            x, y = [row["seconds"] for row in some], [100 * row["accuracy"] for row in some]
+            x, y = [row["seconds"] for row in some], [100 * row["mean"] for row in some]
             axes.plot(x, y, color=COLOURS[i], linewidth=0.6)
             axes.scatter(x, y, s=[12 + 5 * row["shots"] for row in some], color=COLOURS[i], alpha=0.7, label=name)
         axes.set(title=collection, xscale="log", xlabel="seconds a task", ylabel="accuracy (%)")
     panels.flat[0].legend(fontsize="small")
-    table = Table("Accuracy (5 ways) and median time to adapt and predict 50 images", list(rows[0]))
+    table = Table("Mean accuracy (5 ways) and median time to adapt and predict 50 images", list(rows[0]))
     table.rows = [[f"{v:.4f}" if isinstance(v, float) else v for v in row.values()] for row in rows]
+    every = (scores.of(f"{n}@{count}", c) for c in scores.collections for n in learners for count in shots)
+    kept = ("learner", "collection", "index", "accuracy", "seconds")
+    tasks_data = [{key: getattr(score, key) for key in kept} for some in every for score in some]
+    data = {"setup": setup, "results": rows, "tasks": tasks_data}
     first = next(iter(learners))
     text = ["Dots grow with the number of shots. Time is for one task: adapting, and predicting 50 images."]
     for name in list(learners)[1:]:
@@ -64,7 +70,7 @@ def speed_report(
             *[[row["seconds"] for row in rows if row["learner"] == who] for who in (name, first)], strict=True
         )
         text.append(f"{name} takes {np.median([a / b for a, b in pairs]):.1f} times as long as {first} (median).")
-    return Report("speed", "Accuracy against time", text, {"speed": table}, {"speed": figure}, rows)
+    return Report("speed", "Accuracy against time", text, {"speed": table}, {"speed": figure}, data)
 
 
 def design_space_report(
@@ -96,8 +102,6 @@ def design_space_report(
 
 def measure_cost(learner: Learner, tasks: Iterable[tuple[Any, Any]]) -> tuple[float, int]:
     """Median seconds to adapt, and how many numbers a task's classifier has."""
-    import time
-
     seconds, parameters = [], 0
     for images, labels in tasks:
         began = time.perf_counter()
