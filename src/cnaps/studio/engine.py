@@ -110,14 +110,14 @@ class Engine(threading.Thread):
             self._say("refining" if again else "learning", f"Looking at {count} examples")
             if not again or plan.task is None:
                 known = [i for i in plan.pool if i in self._features]
-                self._conclude(replace(plan, pool=known) if again else plan)
+                self._conclude(replace(plan, pool=known) if again else plan, thorough=not again)
         if again:
             if self._base is None:
                 self._say("learning", f"Learning from {count} examples")
             self._base, self._origin = self._learn(plan), origin
             self._features.clear()
-            self._conclude(replace(plan, pool=[]))
-            self._conclude(plan)
+            self._conclude(replace(plan, pool=[]), thorough=False)
+            self._conclude(plan, thorough=True)
         self._say("ready", f"Learned from {count} images", time.monotonic() - started)
 
     def _learn(self, plan: Plan) -> Adapted:
@@ -146,8 +146,11 @@ class Engine(threading.Thread):
             earlier = earlier.merge(added, place, len(order))
         return earlier.select(torch.tensor([order.index(name) for name in plan.names]))
 
-    def _conclude(self, plan: Plan) -> None:
-        """Predictions and everything else, from features under the present FiLM."""
+    def _conclude(self, plan: Plan, *, thorough: bool) -> None:
+        """Predictions and everything else, from features under the present FiLM.
+
+        The review takes longest and follows when there is time to be thorough; until then the last one stands.
+        """
         assert self._base is not None
         base, names, test, pool = self._base, plan.names, plan.test, plan.pool
         own = sorted(plan.classes)
@@ -176,10 +179,13 @@ class Engine(threading.Thread):
         }
         next_ones = choose(probabilities[n:], vectors[m:], _SUGGESTED) if pool else []
         points = project(vectors) if shown else vectors
+        review = self.insight.review if judged else None
+        if judged and (thorough or review is None):
+            review = _review(recogniser, features[n:m], labels, examples, keys)
         self.recogniser = recogniser
         self.insight = Insight(
             predictions,
-            _review(recogniser, features[n:m], labels, examples, keys) if judged else None,
+            review,
             [pool[i] for i in next_ones],
             {i: [round(float(v), 3) for v in xy] for i, xy in zip(shown, points, strict=True)},
         )

@@ -187,6 +187,10 @@ function makePoint(image) {
   };
   const hide = () => { peek.hidden = true; };
   for (const [event, run] of [["pointerenter", show], ["focus", show], ["pointerleave", hide], ["blur", hide], ["click", () => view(image.id)]]) point.addEventListener(event, run);
-  point.addEventListener("keydown", (event) => event.key === "Enter" && view(image.id));
+  point.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault(); // the key would go on to press the first button of the viewer
+    view(image.id);
+  });
   return point;
 }
