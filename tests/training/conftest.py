@@ -106,6 +106,6 @@ def cnaps() -> Callable[..., subprocess.CompletedProcess[str]]:
 
     def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(HERE / "program.py"), *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=300)
+        return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
     return run

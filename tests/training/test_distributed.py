@@ -73,7 +73,7 @@ def test_two_processes_stop_together_when_asked(
         while process.poll() is None and not list(run.glob("checkpoints/step-*")):
             time.sleep(0.05)
         os.kill(process.pid, signal.SIGTERM)
-        _, error = process.communicate(timeout=60)
+        _, error = process.communicate(timeout=300)
     assert process.returncode == 128 + signal.SIGTERM, error
     assert "continue with: cnaps train --resume" in error
     assert "Traceback" not in error

@@ -191,3 +191,10 @@ def test_sets_may_be_used_whole_and_each_once(settings: dict[str, Any], digits: 
 def test_a_backbone_without_weights_is_not_trained_around_by_mistake(settings: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="pre-train it with"):
         make_job(settings, "init.backbone=auto")
+
+
+def test_a_model_with_nothing_to_train_is_refused(settings: dict[str, Any]) -> None:
+    job = make_job(settings, "model.adaptation=none", "model.head=mahalanobis")
+    with pytest.raises(InputError, match="nothing to train"):
+        job.step(0, never)
+    job.close()

@@ -58,7 +58,7 @@ def _kill_until_done(
         else:
             assert process.exitcode == 0
     process = start_process(program.train, settings, str(run), (run / "config.json").exists())
-    process.join(240)
+    process.join(600)
     assert process.exitcode == 0
     return killed
 
@@ -68,7 +68,7 @@ def test_a_run_killed_many_times_ends_with_the_same_bits(
 ) -> None:
     settings["tasks"]["total"] = 80
     whole = start_process(program.train, settings, str(tmp_path / "whole"), False)
-    whole.join(240)
+    whole.join(600)
     assert whole.exitcode == 0
     assert _kill_until_done(settings, tmp_path / "killed", start_process, kills=8, longest=1.2) >= 3
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
@@ -103,7 +103,7 @@ def test_a_signal_saves_and_leaves_and_resume_goes_on(
         while process.poll() is None and not (metrics.exists() and len(metrics.read_bytes()) > 600):
             time.sleep(0.02)
         process.send_signal(number)
-        _, error = process.communicate(timeout=60)
+        _, error = process.communicate(timeout=300)
     assert process.returncode == 128 + number, error
     assert "continue with: cnaps train --resume" in error
     assert len(checkpoints(run)) == 1
@@ -150,7 +150,7 @@ def test_a_full_disk_is_told_and_leaves_the_previous_checkpoint(
     previous = checkpoints(tmp_path / "run")[-1]
     content = previous.read_bytes()
     process = start_process(program.train_with_little_room, settings, str(tmp_path / "run"), room)
-    process.join(120)
+    process.join(600)
     assert process.exitcode == 42
     assert checkpoints(tmp_path / "run") == [previous]
     assert previous.read_bytes() == content

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 import torch
+from safetensors import SafetensorError
 
 from cnaps.errors import CnapsError
 from cnaps.progress import progress_bar
@@ -136,14 +137,14 @@ def fit(
             raise
         except KeyboardInterrupt:  # asked twice: the last checkpoint stands
             return state, signal.SIGINT
-        if stop.signal is None and state.step < job.steps:
-            stop.signal = signal.SIGTERM  # another rank was asked
-        if state.step < job.steps or state.validated < state.step:
+        finished = state.step == job.steps and state.validated == state.step
+        if not finished:
             save()
         if run is not None:
-            job.save_model(run.path / "last")
+            _save_model(job, run.path / "last")
             run.draw_curves()
-    return state, stop.signal if state.step < job.steps or state.validated < state.step else None
+    # Without a signal of its own, this rank stopped because another one was asked to.
+    return state, None if finished else stop.signal or signal.SIGTERM
 
 
 def better(new: dict[str, float], best: dict[str, float], rule: str) -> bool:
@@ -183,9 +184,16 @@ def _validate(job: Job, run: RunFolder | None, state: State, rule: str, stop: St
     )
     # The checkpoint follows: a crash between the two repeats this validation and writes the same model again.
     if improved:
-        job.save_model(run.path / "best")
+        _save_model(job, run.path / "best")
     run.draw_curves(at_most_every=60)
     return True
+
+
+def _save_model(job: Job, folder: Path) -> None:
+    try:
+        job.save_model(folder)
+    except SafetensorError as error:  # what safetensors makes of a full disk
+        raise CnapsError(f"cannot write {folder}: {error}") from error
 
 
 def _report(run: RunFolder | None, state: State, metrics: dict[str, Any], seconds: float) -> None:

@@ -19,13 +19,16 @@ from cnaps.episodes import Task, TaskLoader
 from cnaps.learners.tadam import Tadam
 from cnaps.training.augment import augment_task
 from cnaps.training.checkpoint import optimiser_tensors, restore_optimiser
-from cnaps.training.config import TrainConfig
+from cnaps.training.config import TrainConfig, check
 from cnaps.training.distributed import World
 from cnaps.training.engine import NonFiniteError
 from cnaps.training.tasks import TaskStream, open_collections, task_generator, validation_sampler
 
 if TYPE_CHECKING:
     from cnaps.nn.model import CNAPs
+
+
+NOTHING_TO_TRAIN = "this model has nothing to train: no adaptation, and a head without parameters"
 
 
 class EpisodicJob:
@@ -53,7 +56,9 @@ class EpisodicJob:
         joint = self.config.theta.mode != "frozen"
         # A frozen theta asks for no gradient of its own: autograd then does no work for it.
         self.model.backbone.requires_grad_(joint)
-        return list(self.model.parameters() if joint else self.model.phi_parameters())
+        parameters = list(self.model.parameters() if joint else self.model.phi_parameters())
+        check(bool(parameters), NOTHING_TO_TRAIN)
+        return parameters
 
     @property
     def fingerprints(self) -> dict[str, str]:
@@ -125,8 +130,9 @@ class EpisodicJob:
             # The reference adds the penalty once a task, undivided; with the paper's means it is a mean too.
             share = 1.0 if loss_options.reduction == "sum" else 1 / count
             total = total + loss_options.penalty * share * self.model.regularization()
+        check(total.requires_grad, NOTHING_TO_TRAIN)
         value = float(loss.detach())
-        if math.isfinite(value) and total.requires_grad:
+        if math.isfinite(value):
             total.backward()
         return value, accuracy
 

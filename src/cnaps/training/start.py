@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from cnaps.errors import InputError
 from cnaps.training.config import PretrainConfig, TrainConfig
 from cnaps.training.distributed import World
-from cnaps.training.engine import Job, State, fit
+from cnaps.training.engine import Job, NonFiniteError, State, fit
 from cnaps.training.episodic import EpisodicJob
 from cnaps.training.run import RunFolder, environment, latest_checkpoint
 from cnaps.training.settings import build
@@ -99,7 +100,7 @@ def _run(
             if resume:
                 run = RunFolder(folder, tensorboard=config.tensorboard)
                 for change in run.check_environment(facts):
-                    print(f"note: {change}")
+                    print(f"note: {change}", file=sys.stderr)
             else:
                 run = RunFolder.create(folder, config, facts)
         world.wait()
@@ -117,6 +118,10 @@ def _run(
             rule=config.validation_rule,
             saved=saved,
         )
+    except NonFiniteError:
+        if world.is_main:
+            raise
+        raise SystemExit(2) from None  # every rank knows; one of them says it
     finally:
         if job is not None:
             job.close()
