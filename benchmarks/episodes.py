@@ -64,8 +64,7 @@ def photographs(folder: Path) -> Collection:
     def picture() -> np.ndarray:
         layers = [generator.uniform(0, 255, (side, side, 3)).astype(np.uint8) for side in (4, 12, 32)]
         grown = [
-            np.asarray(Image.fromarray(layer).resize((SIDE, SIDE), Image.Resampling.BICUBIC))
-            for layer in layers
+            np.asarray(Image.fromarray(layer).resize((SIDE, SIDE), Image.Resampling.BICUBIC)) for layer in layers
         ]
         return (0.5 * grown[0] + 0.3 * grown[1] + 0.2 * grown[2]).astype(np.uint8)
 

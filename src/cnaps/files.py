@@ -61,7 +61,8 @@ def atomic_folder(target: str | os.PathLike[str]) -> Iterator[Path]:
     try:
         yield temporary
         for path in (temporary, *temporary.rglob("*")):
-            path.chmod((0o777 if path.is_dir() else 0o666) & ~_umask())  # some writers leave files for one's own eyes
+            # some writers leave files that only their owner may read
+            path.chmod((0o777 if path.is_dir() else 0o666) & ~_umask())
             _flush(path)
         if target.exists():
             os.replace(target, old)

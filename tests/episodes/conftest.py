@@ -35,9 +35,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Collection]:
             tmp_path_factory.mktemp("collections") / name,
             name=name,
             classes=classes or [f"class {index:03d}" for index in range(len(counts))],
-            examples=(
-                (c, f"{c}/{i}.png", pixels(c, i)) for c, count in enumerate(counts) for i in range(count)
-            ),
+            examples=((c, f"{c}/{i}.png", pixels(c, i)) for c, count in enumerate(counts) for i in range(count)),
             size=8,
             splits=splits,
             hierarchy=hierarchy,

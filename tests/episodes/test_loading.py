@@ -82,9 +82,7 @@ def test_a_collection_that_is_not_there_is_named(described: TaskDescription) -> 
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_tasks_arrive_in_order_whatever_the_workers(
-    uneven: Collection, letters: Collection, workers: int
-) -> None:
+def test_tasks_arrive_in_order_whatever_the_workers(uneven: Collection, letters: Collection, workers: int) -> None:
     collections = {"uneven": uneven, "letters": letters}
     sampler = Sampler([uneven, letters], "train", seed=2)
     indices = [5, 2, 9, 0, 1, 1, 30, 4]
@@ -132,9 +130,7 @@ def test_no_more_tasks_than_asked_wait_in_memory(uneven: Collection) -> None:
     assert loaders_alive() == []
 
 
-def test_an_error_comes_where_its_task_would_have_come(
-    uneven: Collection, described: TaskDescription
-) -> None:
+def test_an_error_comes_where_its_task_would_have_come(uneven: Collection, described: TaskDescription) -> None:
     wrong = replace(described, context=((10**9,), (0,)))
     stream = iter(TaskLoader([described, described, wrong, described], {"uneven": uneven}, workers=2))
     assert next(stream).index == next(stream).index == 7

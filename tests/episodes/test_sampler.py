@@ -32,8 +32,7 @@ def by_hand(chance: random.Random, counts: dict[int, int], limits: Limits) -> di
     weight = {c: counts[c] * math.exp(chance.uniform(math.log(1 / 2), math.log(2))) for c in chosen}
     total = sum(weight.values())
     return {
-        c: (min(math.floor(weight[c] / total * (size - ways)) + 1, counts[c] - targets), targets)
-        for c in chosen
+        c: (min(math.floor(weight[c] / total * (size - ways)) + 1, counts[c] - targets), targets) for c in chosen
     }
 
 
@@ -97,12 +96,8 @@ def test_the_share_of_a_class_varies_by_the_log_weights(pairs) -> None:
         share = [math.log(n / (7 + 3 * index)) for index, n in task.items() if index > 30]
         return max(share) - min(share) if share else 0.0
 
-    ours = [
-        spread(dict(zip(t.classes, map(len, t.context), strict=True))) for t in drawn if t.context_size > 300
-    ]
-    theirs = [
-        spread({c: n for c, (n, _) in t.items()}) for t in derived if sum(n for n, _ in t.values()) > 300
-    ]
+    ours = [spread(dict(zip(t.classes, map(len, t.context), strict=True))) for t in drawn if t.context_size > 300]
+    theirs = [spread({c: n for c, (n, _) in t.items()}) for t in derived if sum(n for n, _ in t.values()) > 300]
     assert ks_2samp(ours, theirs).pvalue > 0.001
 
 

@@ -126,9 +126,7 @@ def test_some_sets_are_for_test_alone(dataset: str, n: int) -> None:
 
 
 def test_a_set_that_is_not_whole_has_no_published_split() -> None:
-    with pytest.raises(
-        DataError, match="dtd is published with 47 classes and split by them, but here are 10"
-    ):
+    with pytest.raises(DataError, match="dtd is published with 47 classes and split by them, but here are 10"):
         published("dtd", [str(index) for index in range(10)])
     with pytest.raises(DataError, match="no published rule that splits the classes of 'pokemon'"):
         published("pokemon", ["a"])
@@ -161,9 +159,7 @@ def test_alphabets_go_whole_to_a_split(shared: Path) -> None:
 def test_a_name_has_its_split_whatever_the_other_names(shared: Path) -> None:
     many = tar_classes(shared / "datasets" / "ilsvrc-val.tar")
     few = tar_classes(shared / "datasets" / "tiny-imagenet.tar")
-    place = {
-        name: split for split, indices in random_by_class(many, 3).items() for name in named(many, indices)
-    }
+    place = {name: split for split, indices in random_by_class(many, 3).items() for name in named(many, indices)}
     for split, indices in random_by_class(few, 3).items():
         assert {place.get(name, split) for name in named(few, indices)} == {split}
     assert random_by_class(many, 3) != random_by_class(many, 4)

@@ -100,9 +100,11 @@ def test_a_wrong_label_is_pointed_out_until_it_is_corrected(taught: Page, pictur
     (wrong,) = taught.add(panda, pictures["watch"][7])["added"]
     review = taught.settled()["review"]
     assert [(entry["id"], entry["better"]) for entry in review["suspects"]] == [(wrong, watch)]
-    assert review["correct"] == review["total"] - 1 == 12
+    assert review["correct"] < review["total"] == 13
     taught.client.patch("/api/images", json={"images": [wrong], "place": watch})
-    assert taught.settled()["review"]["suspects"] == []
+    corrected = taught.settled()["review"]
+    assert corrected["suspects"] == []
+    assert review["correct"] < corrected["correct"] <= corrected["total"] == 13
 
 
 def test_quick_and_thorough_learning_end_where_the_classifier_does(taught: Page, pictures: Pictures) -> None:

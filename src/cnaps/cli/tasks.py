@@ -12,9 +12,7 @@ if TYPE_CHECKING:
 
 tasks = typer.Typer(no_args_is_help=True, help="Draw few-shot tasks from collections, and look at them.")
 
-Data = Annotated[
-    list[Path], typer.Argument(help="Collections, or folders that hold some.", metavar="DATA...")
-]
+Data = Annotated[list[Path], typer.Argument(help="Collections, or folders that hold some.", metavar="DATA...")]
 Split = Annotated[str, typer.Option(help="train, valid or test; 'all' takes every class.")]
 Seed = Annotated[int, typer.Option(help="The same seed draws the same tasks, anywhere.", min=0)]
 
@@ -32,13 +30,9 @@ def sample(
     split: Split = "test",
     seed: Seed = 0,
     ways: Annotated[int | None, typer.Option(help="A fixed number of classes.", min=2)] = None,
-    shots: Annotated[
-        int | None, typer.Option(help="A fixed number of context images a class.", min=1)
-    ] = None,
+    shots: Annotated[int | None, typer.Option(help="A fixed number of context images a class.", min=1)] = None,
     targets: Annotated[int | None, typer.Option(help="A fixed number of targets a class.", min=1)] = None,
-    training: Annotated[
-        bool, typer.Option("--training", help="At most 40 ways and 400 context images.")
-    ] = False,
+    training: Annotated[bool, typer.Option("--training", help="At most 40 ways and 400 context images.")] = False,
     flat: Annotated[bool, typer.Option("--flat", help="Ignore alphabets and WordNet.")] = False,
 ) -> None:
     """Draw tasks by Meta-Dataset's protocol and write the names of their images to a manifest."""
@@ -110,7 +104,5 @@ def _open(data: list[Path]) -> dict[str, Collection]:
         raise DataError(f"no collection in {', '.join(map(str, data))}; make one with `cnaps data prepare`")
     by_name = {collection.name: collection for collection in found}
     if len(by_name) < len(found):
-        raise DataError(
-            f"two collections have the same name: {', '.join(sorted(each.name for each in found))}"
-        )
+        raise DataError(f"two collections have the same name: {', '.join(sorted(each.name for each in found))}")
     return by_name

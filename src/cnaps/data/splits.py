@@ -59,9 +59,7 @@ def published(dataset: str, classes: Sequence[str]) -> dict[str, list[int]]:
         return {"test": list(range(len(classes)))}
     if dataset not in _PUBLISHED:
         known = ", ".join(sorted([*_PUBLISHED, *_TEST_ONLY, "omniglot"]))
-        raise DataError(
-            f"there is no published rule that splits the classes of {dataset!r}; there is for {known}"
-        )
+        raise DataError(f"there is no published rule that splits the classes of {dataset!r}; there is for {known}")
     n_train, n_valid, n_test = _PUBLISHED[dataset]
     n = n_train + n_valid + n_test
     _check_count(dataset, classes, n)
@@ -146,9 +144,7 @@ def _order(dataset: str, classes: Sequence[str]) -> list[int]:
     for name in classes:
         digits = re.match(r"\d+", name)
         if not digits:
-            raise DataError(
-                f"a class of {dataset} begins with its number, like '014.Name', but here is {name!r}"
-            )
+            raise DataError(f"a class of {dataset} begins with its number, like '014.Name', but here is {name!r}")
         numbers.append(int(digits.group()))
     return sorted(range(len(classes)), key=lambda index: numbers[index])
 

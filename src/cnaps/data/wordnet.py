@@ -23,9 +23,7 @@ class Hierarchy:
     ``leaves`` are the WordNet ids of the classes; class indices everywhere are positions in it.
     """
 
-    def __init__(
-        self, children: Mapping[str, set[str]], words: Mapping[str, str], leaves: Sequence[str]
-    ) -> None:
+    def __init__(self, children: Mapping[str, set[str]], words: Mapping[str, str], leaves: Sequence[str]) -> None:
         known = set(children).union(*children.values())
         missing = [leaf for leaf in leaves if leaf not in known]
         if missing:
@@ -59,8 +57,7 @@ class Hierarchy:
     def splits(self) -> dict[str, list[int]]:
         """Leaves below "carnivore" are for validation, below "device" for test, the rest for training."""
         found = {
-            split: [index for leaf, index in self._index.items() if self._split[leaf] == split]
-            for split in SPLITS
+            split: [index for leaf, index in self._index.items() if self._split[leaf] == split] for split in SPLITS
         }
         counts = {split: len(indices) for split, indices in found.items()}
         if len(self.leaves) == sum(PUBLISHED.values()) and counts != PUBLISHED:

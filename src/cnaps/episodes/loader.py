@@ -37,9 +37,7 @@ class TaskLoader:
         prefetch: int = 4,
     ) -> None:
         if workers < 1 or prefetch < 1:
-            raise InputError(
-                f"a loader needs at least 1 worker and 1 task ahead, not {workers} and {prefetch}"
-            )
+            raise InputError(f"a loader needs at least 1 worker and 1 task ahead, not {workers} and {prefetch}")
         if indices is None:
             indices = itertools.count() if isinstance(tasks, Sampler) else range(len(tasks))
         self.tasks, self.collections, self.size = tasks, collections, size

@@ -68,9 +68,7 @@ def _check_header(path: str | Path, header: dict[str, Any], collections: Mapping
     if header.get("format") != FORMAT or not isinstance(fingerprints, dict):
         raise DataError(f"{path} is no manifest of tasks; make one with `cnaps tasks sample`")
     if header.get("version") != VERSION:
-        raise DataError(
-            f"{path} has version {header.get('version')}, and this program reads version {VERSION}"
-        )
+        raise DataError(f"{path} has version {header.get('version')}, and this program reads version {VERSION}")
     missing = sorted(set(fingerprints) - set(collections))
     if missing:
         raise DataError(f"{path} needs the collections {', '.join(missing)} too; give their folders")

@@ -41,9 +41,7 @@ class Limits:
                 f"not {self.min_ways}, {self.max_ways}, {self.max_context}"
             )
         if self.max_targets_per_class < 1 or self.max_context_per_class < 1 or self.log_weight < 0:
-            raise InputError(
-                "limits need max_targets_per_class >= 1, max_context_per_class >= 1, log_weight >= 0"
-            )
+            raise InputError("limits need max_targets_per_class >= 1, max_context_per_class >= 1, log_weight >= 0")
 
 
 TRAIN_LIMITS = Limits(max_ways=40, max_context=400)
@@ -163,9 +161,7 @@ class Sampler:
             classes = collection.splits[self.split]
         else:
             held = ", ".join(collection.splits) or "none"
-            raise DataError(
-                f"{collection.name} has no classes in a split {self.split!r} (its splits: {held})"
-            )
+            raise DataError(f"{collection.name} has no classes in a split {self.split!r} (its splits: {held})")
         counts = np.asarray(collection.counts, dtype=np.int64)
         fewest = (self.shots or 1) + (self.targets or 1)
         usable = [index for index in classes if counts[index] >= fewest]
@@ -195,9 +191,7 @@ class Sampler:
         kind = collection.hierarchy.get("kind")
         groups = collection.hierarchy.get({"alphabets": "groups", "wordnet": "nodes"}.get(str(kind), ""))
         if not groups:
-            raise DataError(
-                f"{collection.name} has a hierarchy of an unknown kind, {kind!r}; prepare it again"
-            )
+            raise DataError(f"{collection.name} has a hierarchy of an unknown kind, {kind!r}; prepare it again")
         return str(kind), [groups[name] for name in sorted(groups)]
 
 

@@ -29,8 +29,18 @@ class SameConv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C_in, H, W) -> (N, C_out, ceil(H / stride), ceil(W / stride))."""
+        if torch.compiler.is_compiling():  # an exported graph should hold the weights as they are
+            h, w = self.missing(x)
+            x = F.pad(x, (w // 2, w - w // 2, h // 2, h - h // 2))
+            return F.conv2d(x, self.weight, self.bias, self.stride, groups=self.groups)
         weight, padding = self.place(x)
         return F.conv2d(x, weight, self.bias, self.stride, padding, groups=self.groups)
+
+    def missing(self, x: Tensor) -> tuple[int, int]:
+        """Rows and columns of padding in all."""
+        (kernel, _), (stride, _) = self.kernel_size, self.stride
+        h, w = (max((-(-n // stride) - 1) * stride + kernel - n, 0) for n in x.shape[-2:])
+        return h, w
 
     def place(self, x: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """Weight and (symmetric) padding for this image.
@@ -38,8 +48,7 @@ class SameConv2d(nn.Conv2d):
         An odd pixel of padding becomes a row and column of zeros before the kernel, which costs a few products;
         padding the image would copy it.
         """
-        (kernel, _), (stride, _) = self.kernel_size, self.stride
-        h, w = (max((-(-n // stride) - 1) * stride + kernel - n, 0) for n in x.shape[-2:])
+        h, w = self.missing(x)
         weight = F.pad(self.weight, (w % 2, 0, h % 2, 0)) if h % 2 or w % 2 else self.weight
         return weight, ((h + 1) // 2, (w + 1) // 2)
 
