@@ -36,6 +36,7 @@ def _whole_task(images: Tensor, options: Augmentation, generator: torch.Generato
     order = torch.randperm(3, generator=generator)
     ends = torch.rand(2, 3, generator=generator)  # what black and white become, a channel
     side, left, top = torch.rand(3, generator=generator).tolist()
+    coarse, outline, detail = torch.rand(3, generator=generator).tolist()
     if chance[0] < options.flip:
         images = images.flip(-1)
     if chance[1] < options.rotate:
@@ -46,6 +47,14 @@ def _whole_task(images: Tensor, options: Augmentation, generator: torch.Generato
         x, y = round(left * (size - cut)), round(top * (size - cut))
         crop = images[..., y : y + cut, x : x + cut].float()
         images = _to_uint8(F.interpolate(crop, size=(size, size), mode="bilinear", align_corners=False))
+    if coarse < options.coarse:
+        size = images.shape[-1]
+        small = F.interpolate(images.float(), scale_factor=0.25 + 0.35 * detail, mode="area")
+        images = _to_uint8(F.interpolate(small, size=(size, size), mode="bilinear", align_corners=False))
+    if outline < options.outline:
+        grey = _grey(images.float())
+        edges = F.max_pool2d(grey, 3, 1, 1) + F.max_pool2d(-grey, 3, 1, 1)  # the range within 3 x 3 pixels
+        images = _to_uint8(2 * edges).expand_as(images)
     if chance[3] < options.greyscale:
         images = _grey(images.float()).round().to(torch.uint8).expand_as(images)
     if chance[4] < options.permute_channels:

@@ -144,6 +144,8 @@ class Augmentation:
     greyscale: float = 0.0
     zoom: float = 0.0  # the same random crop of every image of the task
     min_zoom: float = 0.6  # the smallest side of that crop
+    coarse: float = 0.0  # every image shrunk to 25-60% of its side and enlarged again
+    outline: float = 0.0  # only edges remain, as in a drawing
     image_crop: float = 0.0  # largest share of the side that a crop of its own takes from each image
     image_jitter: float = 0.0  # strength of brightness, contrast and saturation changes of each image
     image_flip: bool = False  # flip each image by itself with probability 1/2
