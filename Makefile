@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-slow lint format bench collections default-model evaluate clean
+.PHONY: setup demo test test-slow lint format bench docs collections default-model evaluate clean
 
 setup: $(READY)
 
@@ -35,6 +35,11 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
+
+docs: $(READY)
+	test -x $(BIN)/mkdocs || $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/mkdocs build --quiet --strict
+	@echo "open site/index.html"
 
 # The data, the training and the evaluation of the default model; DATASETS is the folder of the archives.
 DATASETS ?= ../shared/datasets
