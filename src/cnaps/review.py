@@ -8,41 +8,56 @@ too few to mean anything.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from cnaps.nn.heads import Head
-from cnaps.nn.statistics import ClassStatistics
+from cnaps.nn.left_out import left_out_logits
 
 
-@torch.no_grad()
 def leave_one_out(head: Head, features: Tensor, labels: Tensor, temperature: float = 1.0) -> np.ndarray:
-    """Class probabilities (N, C) of each example by a classifier that has not seen it.
+    """Class probabilities (N, C) of each example by a classifier that has not seen it; nothing is refitted.
 
     Features (N, d) are as the head's classifier reads them, labels are 0..C-1. Rows of NaN stand for examples
     that are alone in their class: without them the class would not exist.
     """
-    ways = int(labels.max()) + 1
-    whole = ClassStatistics.of(features, labels, ways, scatter=head.needs_scatter)
-    answers = torch.full((len(features), ways), math.nan, dtype=torch.float64)
-    members = [torch.nonzero(labels == k).flatten() for k in range(ways)]
-    for i, k in enumerate(labels.tolist()):
-        count = whole.counts[k]
-        if count < 2:
-            continue
-        counts, means, scatter = whole.counts.clone(), whole.means.clone(), whole.scatter
-        counts[k] = count - 1
-        means[k] = (count * means[k] - features[i]) / (count - 1)
-        if scatter is not None:
-            others = features[members[k][members[k] != i]]
-            scatter = (*scatter[:k], others - means[k], *scatter[k + 1 :])
-        logits = head.classifier(ClassStatistics(counts, means, scatter))(features[i : i + 1])
-        answers[i] = (logits[0].double() / temperature).softmax(0).cpu()
-    return answers.numpy()
+    return (left_out_logits(head, features, labels) / temperature).softmax(1).numpy()
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """How well an example fits its label by the others; `fit` is NaN where it is alone in its class."""
+
+    index: int  # which example, in the order they were given
+    label: Any
+    fit: float  # the probability of its label
+    better: Any  # the most probable other class
+    better_fit: float
+    suspicious: bool
+
+
+def judge(probabilities: np.ndarray, labels: np.ndarray, names: Sequence[Any]) -> list[Judgement]:
+    """From the answer of `leave_one_out`: all examples, the worst fit first.
+
+    >>> first, *_ = judge(np.array([[0.2, 0.8], [0.9, 0.1]]), np.array([1, 1]), ["cat", "dog"])
+    >>> first.index, first.better, first.suspicious
+    (1, 'cat', True)
+    """
+    rows = np.arange(len(labels))
+    others = probabilities.copy()
+    others[rows, labels] = -1
+    best = others.argmax(1)
+    fit, better_fit = probabilities[rows, labels], probabilities[rows, best]
+    suspicious = {i for i, _ in suspects(probabilities, labels)}
+    return [
+        Judgement(int(i), names[labels[i]], float(fit[i]), names[best[i]], float(better_fit[i]), i in suspicious)
+        for i in np.argsort(fit - better_fit, kind="stable")  # NaN comes last
+    ]
 
 
 @dataclass(frozen=True)

@@ -223,7 +223,7 @@ class MahalanobisHead(Head):
         shares = counts / (counts + 1)
         if torch.is_grad_enabled() and means.requires_grad:
             return _dual_classifier(means, own, task, shares)
-        basis = _orthonormal_rows(torch.cat([*factors, means]))  # (r, d)
+        basis = orthonormal_rows(torch.cat([*factors, means]))  # (r, d)
         identity = torch.eye(len(basis), dtype=means.dtype, device=means.device)
         task = task @ basis.T
         task = task.T @ task
@@ -259,7 +259,7 @@ class DualMahalanobisClassifier(nn.Module):
         return (torch.stack(inner) - gaps.square().sum(2)).T
 
 
-def _orthonormal_rows(rows: Tensor) -> Tensor:
+def orthonormal_rows(rows: Tensor) -> Tensor:
     """An orthonormal basis (r, d) whose span contains all rows (n, d), r = min(n, d)."""
     if len(rows) >= rows.shape[1]:
         return torch.eye(rows.shape[1], dtype=rows.dtype, device=rows.device)
