@@ -21,6 +21,7 @@ from cnaps.nn.backbones import Backbone, create_backbone
 from cnaps.nn.model import CNAPs, ModelConfig
 
 FORMAT, VERSION = "cnaps-model", 1
+_KEYS = {"format", "version", "kind", "model", "backbone_weights", "notes", "digest"}
 DEFAULT_MODEL = "cnaps-lite0"
 _INSTALLED = Path(__file__).parent / "models"  # models that come with the package
 
@@ -61,6 +62,7 @@ def save_model(
             "backbone_weights": "package" if package_backbone else "stored",
             "notes": dict(model.notes if notes is None else notes),
         }
+        config["digest"] = _digest(config, temporary / "model.safetensors")
         write_json(temporary / "config.json", config)
 
 
@@ -82,7 +84,7 @@ def load_model(
     stored = _read_config(config_file)
     try:
         known = {field.name for field in fields(ModelConfig)}
-        unknown = set(stored["model"]) - known
+        unknown = (stored.keys() - _KEYS) | (set(stored["model"]) - known)
         if unknown:
             raise CheckpointError(f"{config_file}: unknown settings {', '.join(sorted(unknown))}")
         config = ModelConfig(**stored["model"])
@@ -90,6 +92,8 @@ def load_model(
     except (KeyError, TypeError) as error:
         raise CheckpointError(f"{config_file} is no model configuration: {error}") from error
     state = read_safetensors(weights_file)
+    if "digest" in stored and stored["digest"] != _digest(stored, weights_file):
+        raise CheckpointError(f"{folder} is damaged: its files do not fit the digest in {config_file.name}")
     state = {k: v.float() if v.is_floating_point() else v for k, v in state.items()}
     model = _class_of(stored.get("kind", CNAPs.kind), config_file)(config, backbone)
     if package:
@@ -143,6 +147,14 @@ def fingerprint(model: CNAPs) -> str:
     return digest.hexdigest()[:16]
 
 
+def _digest(config: Mapping[str, Any], weights: Path) -> str:
+    """Of everything that is stored: a flipped bit in a weight looks like any other weight."""
+    rest = json.loads(json.dumps({key: value for key, value in config.items() if key != "digest"}))
+    digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
+    digest.update(weights.read_bytes())
+    return digest.hexdigest()
+
+
 def _class_of(kind: str, source: Path) -> type[CNAPs]:
     if kind == CNAPs.kind:
         return CNAPs
@@ -161,7 +173,8 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     if not isinstance(stored, dict) or stored.get("format") != FORMAT:
         raise CheckpointError(f"{path} is no configuration of a cnaps model")
-    if stored.get("version", 0) > VERSION:
+    version = stored.get("version")
+    if not isinstance(version, int) or version > VERSION:
         raise CheckpointError(f"{path} was written by a newer version of cnaps: upgrade to read it")
     return stored
 
