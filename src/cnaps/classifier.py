@@ -34,6 +34,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     device:
         `auto`, `cpu`, `cuda`, ...; a `CNAPs` given as `model` stays where it is.
 
+    Examples
+    --------
     >>> from sklearn.datasets import load_digits
     >>> digits = load_digits()
     >>> images = digits.images / 16  # (1797, 8, 8), values of 0..1
@@ -93,10 +95,55 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         batches = [probabilities for _, probabilities in recogniser.predict(X)]
         return np.concatenate(batches) if batches else np.empty((0, len(recogniser.names)))
 
-    def predict(self, X: Images) -> np.ndarray:
-        """The most probable class of each image (N,)."""
-        best = [probabilities.argmax(1) for _, probabilities in self._fitted().predict(X)]
-        return self.classes_[np.concatenate(best) if best else np.empty(0, int)]
+    def predict(self, X: Images, reject_below: float | None = None) -> np.ndarray:
+        """The most probable class of each image (N,); None where its probability is below `reject_below`."""
+        probabilities = self.predict_proba(X)
+        names = self.classes_[probabilities.argmax(1)]
+        if reject_below is None:
+            return names
+        return np.where(probabilities.max(1) < reject_below, None, names.astype(object))
+
+    def novelty(self, X: Images) -> np.ndarray:
+        """How unlike all classes each image is (N,), for "none of these": 0 is the middle of a class.
+
+        Sort or cut by it; where to cut depends on the task, so look at images of your own first.
+        """
+        recogniser = self._fitted()
+        batches = [recogniser.novelty(features) for _, features, _ in recogniser.embed(X)]
+        return np.concatenate(batches) if batches else np.empty(0)
+
+    def suggest(
+        self, pool: Images | str | os.PathLike[str], n: int = 20, strategy: str = "diverse", *, seed: int = 0
+    ) -> list[Suggestion]:
+        """The `n` images of a pool, or of a folder, whose labels would help most, best first.
+
+        `diverse` looks for doubtful images unlike each other; `entropy`, `margin` and `variation-ratio` rank by
+        doubt alone; `random` is for comparison. Any number of images streams by; a broken one is warned of.
+        `index` of a suggestion counts the images of the pool; in a folder, its files as sorted by path.
+        """
+        if isinstance(pool, str | os.PathLike):
+            pool = find_images([os.fspath(pool)])
+
+        def on_error(index: int, error: CnapsError) -> None:
+            warnings.warn(f"image {index} is left out: {error}", stacklevel=4)
+
+        return suggest(self._fitted(), pool, n, strategy, seed=seed, on_error=on_error)
+
+    def review(self) -> list[Judgement]:
+        """All examples by how badly their label fits what the others say, the worst first.
+
+        Each is judged as if it had been left out, in closed form; FiLM stays as all examples made it. Needs the
+        examples, which live as long as this object: a task file does not hold them.
+        """
+        recogniser = self._fitted()
+        if not self.examples_:
+            raise InputError("there are no examples to review: a task file does not hold them; fit again")
+        names = [name for some in self.examples_ for name in some.names]
+        features = torch.cat([recogniser.features(some.pixels) for some in self.examples_])
+        labels = torch.tensor([recogniser.names.index(name) for name in names])
+        head = recogniser.adapted.model.head
+        fit = leave_one_out(head, features, labels, recogniser.temperature)
+        return judge(fit, labels.numpy(), recogniser.names)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a task file: what was learned, without the examples, bound to the model by its fingerprint."""
