@@ -1,0 +1,126 @@
+"""Files that earlier versions wrote are read; those of a newer version are refused with a sentence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from cnaps import load_model
+from cnaps.data.collection import Collection
+from cnaps.episodes import read_manifest
+from cnaps.errors import CnapsError
+from cnaps.recogniser import Recogniser
+from cnaps.studio.decoding import Decoder
+from cnaps.studio.store import Project
+from cnaps.training.config import TrainConfig
+from cnaps.training.run import checkpoints, latest_checkpoint
+from cnaps.training.settings import build
+from cnaps.training.start import train
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+import make  # noqa: E402
+
+VERSIONS = sorted(path for path in HERE.glob("v[0-9]*") if path.is_dir())
+STORED = pytest.mark.parametrize("stored", VERSIONS, ids=lambda path: path.name)
+
+
+def expected(stored: Path, what: str) -> list:
+    return json.loads((stored / "expected.json").read_text())[what]
+
+
+@STORED
+def test_a_stored_model_answers_as_it_did(stored: Path) -> None:
+    found = make.answers(make.learned(load_model(stored / "model")))
+    np.testing.assert_allclose(found, expected(stored, "model"), atol=1e-4)
+
+
+@STORED
+def test_a_stored_task_answers_as_it_did_and_learns_on(stored: Path) -> None:
+    recogniser = Recogniser.load(stored / "task.safetensors", stored / "model")
+    assert recogniser.names == ["digit 0", "digit 1", "digit 2"]
+    # the scatter of a class is kept in half precision
+    np.testing.assert_allclose(make.answers(recogniser), expected(stored, "task"), atol=2e-3)
+    images, labels = make.digits()
+    more = make.Examples.read(images[labels == 4], ["digit 4"] * 5, 32)
+    assert recogniser.update(more).names[-1] == "digit 4"
+
+
+@STORED
+def test_a_stored_collection_and_manifest_give_the_same_tasks(stored: Path) -> None:
+    collection = Collection.open(stored / "collection")
+    images, labels = make.digits()
+    assert collection.class_of(range(len(collection))).tolist() == labels.tolist()
+    assert (collection.read(range(30))[:, 0].numpy() == images).all()
+    found = read_manifest(stored / "tasks.jsonl", {"digits": collection})
+    assert [make.rows(described) for described in found] == expected(stored, "manifest")
+
+
+@STORED
+def test_a_stored_run_goes_on(stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(stored / "run", run)
+    monkeypatch.chdir(stored)  # where its data is
+    assert latest_checkpoint(run)[1]["step"] == 1
+    train(build(TrainConfig, json.loads((run / "config.json").read_text())), run, resume=True, device="cpu")
+    assert checkpoints(run)[-1].name == "step-00000002.safetensors"
+    assert (run / "last" / "model.safetensors").exists()
+
+
+@STORED
+def test_a_stored_project_opens(stored: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    shutil.copytree(stored / "project", folder)
+    decoder = Decoder(32, workers=1)
+    project = Project(folder, decoder)
+    plan = project.plan()
+    assert {name: len(ids) for name, ids in plan.classes.items()} == {"digit 0": 2, "digit 1": 1, "digit 2": 1}
+    assert len(plan.pool) == 1
+    assert project.pixels(plan.pool[0]).shape == (32, 32, 3)
+    project.close()
+    decoder.close()
+
+
+def _newer_json(path: Path, key: str) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: 1000}))
+
+
+def _newer_tensors(path: Path, key: str) -> None:
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    save_file(load_file(path), path, metadata | {key: "1000"})
+
+
+def test_files_of_a_newer_version_are_refused_with_a_sentence(tmp_path: Path) -> None:
+    here = tmp_path / "new"
+    shutil.copytree(VERSIONS[-1], here)
+    manifest = here / "tasks.jsonl"
+    header, *rest = manifest.read_text().splitlines()
+    manifest.write_text("\n".join([json.dumps(json.loads(header) | {"version": 1000}), *rest]))
+    collection = Collection.open(here / "collection")
+    _newer_json(here / "model" / "config.json", "version")
+    _newer_json(here / "collection" / "collection.json", "format")
+    _newer_json(here / "project" / "project.json", "version")
+    _newer_tensors(here / "task.safetensors", "version")
+    _newer_tensors(checkpoints(here / "run")[-1], "format")
+    decoder = Decoder(32, workers=1)
+    for name, read in {
+        "model": lambda: load_model(here / "model"),
+        "task.safetensors": lambda: Recogniser.load(here / "task.safetensors", VERSIONS[-1] / "model"),
+        "collection": lambda: Collection.open(here / "collection"),
+        "tasks.jsonl": lambda: read_manifest(manifest, {"digits": collection}),
+        "step-00000001": lambda: latest_checkpoint(here / "run"),
+        "project.json": lambda: Project(here / "project", decoder),
+    }.items():
+        with pytest.raises(CnapsError, match=r"newer version|reads version") as raised:
+            read()
+        assert name in str(raised.value)
+    decoder.close()
