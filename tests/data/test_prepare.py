@@ -324,5 +324,5 @@ def test_an_unknown_split_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("row", ["/etc/passwd.jpg,a", "../../up.jpg,a", "only one column.jpg", "a.jpg,"])
 def test_a_list_that_leads_astray_is_refused(row: str, tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text(f"{row}\n")
-    with pytest.raises(DataError, match=r"list\.csv, image 1"):
+    with pytest.raises(DataError, match=r"list\.csv, line 1"):
         prepare("folder", tmp_path / "list.csv", tmp_path / "c")

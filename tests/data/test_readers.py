@@ -18,7 +18,7 @@ from PIL import Image
 
 from cnaps.data.collection import Collection
 from cnaps.data.prepare import prepare
-from cnaps.data.readers import META_DATASET, readers
+from cnaps.data.readers import META_DATASET, READERS
 from cnaps.errors import DataError
 
 from .conftest import Command, colours, encoded, picture, write_files, write_tar, write_zip
@@ -45,10 +45,10 @@ def sizes(collection: Collection) -> dict[str, int]:
 
 
 def test_there_is_a_reader_for_every_data_set_of_the_benchmark(command: Command) -> None:
-    assert set(META_DATASET) | {"folder", "huggingface", "meta-dataset-records"} == set(readers())
+    assert set(META_DATASET) | {"folder", "huggingface", "meta-dataset-records"} == set(READERS)
     assert len(META_DATASET) == 13
     _, out, _ = command("data", "list")
-    assert all(name in out for name in readers())
+    assert all(name in out for name in READERS)
 
 
 # Omniglot, Quick Draw and MNIST: the real files.
@@ -342,7 +342,7 @@ def test_coco_is_read_as_published_and_cropped(tmp_path: Path) -> None:
 
 
 def test_a_box_of_coco_is_enlarged_about_its_centre() -> None:
-    from cnaps.data.readers.mscoco import enlarge
+    from cnaps.data.readers.annotated import enlarge
 
     left, top, right, bottom = enlarge([100.0, 200.0, 50.0, 30.0])
     assert abs((left + right) / 2 - 125) <= 1

@@ -68,9 +68,9 @@ def list_(
 ) -> None:
     """List the data sets that can be prepared, or the collections in a folder."""
     if folder is None:
-        from cnaps.data.readers import readers
+        from cnaps.data.readers import READERS
 
-        for reader in readers().values():
+        for reader in READERS.values():
             typer.echo(f"{reader.name:21}{reader.title}")
         return
     from cnaps.data.collection import find_collections

@@ -1,7 +1,8 @@
-"""A picture of a collection: some classes, some images of each."""
+"""Pictures of many images: some of each class of a collection, or any with a caption each."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -39,9 +40,34 @@ def write_contact_sheet(collection: Collection, path: str | Path) -> None:
         contact_sheet(collection).save(temporary, "PNG")
 
 
-def _fit(draw: ImageDraw.ImageDraw, text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
-    if draw.textlength(text, font=font) <= _LABEL - 3 * _GAP:
+def captioned_sheet(pictures: Sequence[np.ndarray], captions: Sequence[str], columns: int = 5) -> Image.Image:
+    """Pictures uint8 (S, S, 3) in rows, lines of text below each.
+
+    >>> captioned_sheet([np.zeros((64, 64, 3), np.uint8)] * 7, ["a\\nb"] * 7).size
+    (804, 432)
+    """
+    cell, text = 156, 54
+    columns = min(columns, len(pictures))
+    lines = -(-len(pictures) // columns)
+    sheet = Image.new("RGB", (columns * (cell + _GAP) + _GAP, lines * (cell + text + _GAP) + _GAP), "white")
+    draw = ImageDraw.Draw(sheet)
+    font = ImageFont.load_default(12)
+    for i, (picture, caption) in enumerate(zip(pictures, captions, strict=True)):
+        left, top = _GAP + i % columns * (cell + _GAP), _GAP + i // columns * (cell + text + _GAP)
+        sheet.paste(Image.fromarray(picture).resize((cell, cell)), (left, top))
+        fitting = [_fit(draw, line, font, cell) for line in caption.splitlines()]
+        draw.text((left, top + cell + 2), "\n".join(fitting), "black", font=font)
+    return sheet
+
+
+def _fit(
+    draw: ImageDraw.ImageDraw,
+    text: str,
+    font: ImageFont.FreeTypeFont | ImageFont.ImageFont,
+    width: int = _LABEL - 3 * _GAP,
+) -> str:
+    if draw.textlength(text, font=font) <= width:
         return text
-    while draw.textlength(text + "...", font=font) > _LABEL - 3 * _GAP:
+    while draw.textlength(text + "...", font=font) > width:
         text = text[:-1]
     return text + "..."

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cnaps.data.collection import METADATA, Collection
-from cnaps.data.readers import META_DATASET, readers
+from cnaps.data.readers import META_DATASET, READERS
 from cnaps.data.readers.base import Part
 from cnaps.errors import DataError
 
@@ -47,7 +47,7 @@ def _collections(folder: Path) -> tuple[dict[str, Finding], dict[str, Finding]]:
 def _downloads(folder: Path, name: str) -> Finding:
     absent = {
         part: not any(any(place.glob(pattern)) for place in (folder, folder / name) for pattern in part.patterns)
-        for part in readers()[name].parts
+        for part in READERS[name].parts
     }
     missing = tuple(part for part, away in absent.items() if away)
     if not missing:

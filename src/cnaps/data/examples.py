@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import csv
 import glob
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from cnaps.data.archives import Folder
-from cnaps.data.images import SUFFIXES
+from cnaps.data.archives import files_below
+from cnaps.data.images import is_image
 from cnaps.errors import DataError
 
 LISTS = (".txt", ".lst")
+# what columns of a table may be called
+PATHS, LABELS = ("path", "file", "filename", "image"), ("label", "class", "category")
 
 
 def find_examples(source: Path) -> list[tuple[Path, str]]:
@@ -19,7 +21,7 @@ def find_examples(source: Path) -> list[tuple[Path, str]]:
     if source.is_dir():
         return _by_folder(source)
     if source.suffix.lower() == ".csv":
-        return _by_table(source)
+        return [(_resolved(path, source), label) for _, path, label in read_table(source)]
     if not source.exists():
         raise DataError(f"{source} does not exist: give a folder with a sub-folder for each class, or a CSV")
     raise DataError(f"{source} is neither a folder with a sub-folder for each class nor a CSV of path,label")
@@ -55,7 +57,7 @@ def find_images(sources: Sequence[str]) -> list[Path]:
 
 def images_below(folder: Path) -> list[Path]:
     """Image files in a folder and its sub-folders, sorted; hidden ones are passed over."""
-    return [folder / name for name in Folder(folder).names() if Path(name).suffix.lower() in SUFFIXES]
+    return [folder / name for name in files_below(folder) if is_image(name)]
 
 
 def _by_folder(folder: Path) -> list[tuple[Path, str]]:
@@ -76,27 +78,28 @@ def _by_folder(folder: Path) -> list[tuple[Path, str]]:
     return examples
 
 
-def _by_table(table: Path) -> list[tuple[Path, str]]:
-    files: list[str] = []
-    labels: list[str] = []
+def read_table(table: Path) -> list[tuple[str, str, str]]:
+    """The lines of a CSV: where each stands, for errors, and its path and label; a heading is optional."""
     try:
         with table.open(newline="", encoding="utf-8-sig") as file:
-            rows = csv.reader(file)
-            for row in rows:
-                cells = [cell.strip() for cell in row]
-                if not any(cells) or (not files and [cell.lower() for cell in cells[:2]] == ["path", "label"]):
-                    continue
-                if len(cells) < 2 or not cells[0] or not cells[1]:
-                    raise DataError(f"{table}, line {rows.line_num}: expected path,label, found {','.join(row)!r}")
-                files.append(cells[0])
-                labels.append(cells[1])
+            lines = csv.reader(file)
+            rows = [(lines.line_num, [cell.strip() for cell in row]) for row in lines if any(row)]
     except FileNotFoundError as error:
         raise DataError(f"{table} does not exist") from error
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{table} cannot be read as a CSV: {error}") from error
-    if not files:
+    path, label = 0, 1
+    if rows and not is_image(rows[0][1][0]) and not (table.parent / rows[0][1][0]).is_file():
+        heading = [name.lower() for name in rows.pop(0)[1]]
+        path = next((heading.index(name) for name in PATHS if name in heading), 0)
+        label = next((heading.index(name) for name in LABELS if name in heading), 1)
+    if not rows:
         raise DataError(f"{table} lists no examples: write a line path,label for each image")
-    return list(zip(_resolved(files, table), labels, strict=True))
+    for number, cells in rows:
+        if len(cells) <= max(path, label) or not cells[path] or not cells[label]:
+            found = ",".join(cells)[:80]
+            raise DataError(f"{table}, line {number}: expected path,label, found {found!r}")
+    return [(f"{table}, line {number}", cells[path], cells[label]) for number, cells in rows]
 
 
 def _listed(path: Path) -> list[Path]:
@@ -107,10 +110,10 @@ def _listed(path: Path) -> list[Path]:
     files = [line for line in lines if line and not line.startswith("#")]
     if not files:
         raise DataError(f"{path} lists no files")
-    return _resolved(files, path)
+    return [_resolved(file, path) for file in files]
 
 
-def _resolved(names: Iterable[str], table: Path) -> list[Path]:
+def _resolved(name: str, table: Path) -> Path:
     """Paths in a table are relative to its folder, or else to where the program runs."""
-    beside = ((table.parent / name, Path(name)) for name in names)
-    return [near if near.exists() or not here.exists() else here for near, here in beside]
+    beside, here = table.parent / name, Path(name)
+    return here if here.exists() and not beside.exists() else beside

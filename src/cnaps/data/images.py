@@ -51,6 +51,11 @@ def load_image(source: ImageLike, *, max_pixels: int = 100_000_000, at_least: in
         raise DataError(f"{name} cannot be read as an image: {_reason(error)}") from error
 
 
+def is_image(name: str | Path) -> bool:
+    """Whether the name ends like that of an image."""
+    return Path(name).suffix.lower() in SUFFIXES
+
+
 def to_array(image: Image.Image, size: int) -> np.ndarray:
     """Resize to a square without keeping the aspect, as the published code does: uint8 (size, size, 3)."""
     if image.size != (size, size):
@@ -83,9 +88,8 @@ def encode(image: Image.Image, size: int) -> tuple[bytes, bytes]:
 def decode(encoded: bytes, size: int) -> np.ndarray:
     """The inverse of :func:`encode`, as a square: uint8 (size, size, 3)."""
     image: Image.Image = Image.open(io.BytesIO(encoded), formats=("JPEG", "PNG"))
-    if image.size != (size, size):
-        image = image.resize((size, size), Image.Resampling.BILINEAR)
-    return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
+    pixels = to_array(image, size)
+    return pixels if pixels.ndim == 3 else np.repeat(pixels[:, :, None], 3, axis=2)
 
 
 def _open(source: ImageLike) -> Image.Image:
@@ -132,7 +136,6 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _reason(error: Exception) -> str:
-    text = str(error)
-    return (
-        "it is no image of a known format" if text.startswith("cannot identify") else text or type(error).__name__
-    )
+    if str(error).startswith("cannot identify"):
+        return "it is no image of a known format"
+    return str(error) or type(error).__name__

@@ -6,6 +6,7 @@ finds its shards there and goes on; the collection itself appears whole, at the 
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import itertools
 import json
@@ -14,23 +15,22 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
 from cnaps.data import splits as split_rules
-from cnaps.data.archives import open_tree
+from cnaps.data.archives import Tree, open_tree
 from cnaps.data.collection import METADATA, Collection, Description, assemble, encoded_batch
-from cnaps.data.images import encode, load_image
-from cnaps.data.readers import get_reader, readers
-from cnaps.data.readers.base import Images, Plan, Reader, Splits
+from cnaps.data.images import ImageLike, encode, load_image
+from cnaps.data.readers import READERS, get_reader
+from cnaps.data.readers.base import Item, Plan, Splits
 from cnaps.data.readers.folders import read_csv
 from cnaps.errors import CnapsError, DataError, InputError
-from cnaps.files import atomic_path, write_json
+from cnaps.files import atomic_path, write_text
 from cnaps.progress import progress_bar
 from cnaps.runtime import cpu_count
 
@@ -68,9 +68,11 @@ def prepare(
     if not 8 <= size <= 4096:
         raise InputError(f"the size must lie between 8 and 4096 pixels, not {size}")
     scratch = dest.parent / f".{dest.name}.preparing"
-    plan = _plan(reader, source, scratch)
+    if reader.name == "folder" and source.suffix.lower() == ".csv":
+        plan = read_csv(source)
+    else:
+        plan = reader.read(open_tree(source, scratch, [name for part in reader.parts for name in part.patterns]))
     name = name or plan.name or (reader.name if reader.parts else dest.name)
-    licence = readers()[name].licence if name in readers() else reader.licence
     about = Description(
         name,
         size,
@@ -78,30 +80,28 @@ def prepare(
         _splits(plan, name, splits or reader.default_splits, seed),
         plan.hierarchy,
         source=f"{reader.title} ({source.name})",
-        licence=licence,
+        licence=READERS.get(name, reader).licence,
     )
-    origin = _origin(about, plan.images)
-    if _occupied(dest) and not overwrite:
-        found = _existing(dest, origin, strict)
-        shutil.rmtree(scratch, ignore_errors=True)
-        return Prepared(found, True)
-    changed = source.stat()
-    _encode_all(
-        plan.images, scratch, f"{origin} {changed.st_size} {changed.st_mtime_ns}", size, workers or cpu_count()
-    )
-    shards = sorted(scratch.glob("*.shard"))
-    broken = _broken(shards)
-    if strict and broken:
-        raise DataError(_complaint(dest, broken))
-    assemble(dest, about, _batches(shards), broken, origin)
+    origin = _origin(about, plan.items)
+    unchanged = _occupied(dest) and not overwrite
+    if unchanged:
+        collection = Collection.open(dest)
+        if collection.prepared_from != origin:
+            raise DataError(
+                f"{dest} was prepared from other files or with other options; "
+                "give another destination, or --overwrite it"
+            )
+        _check_broken(dest, collection.broken, strict)
+    else:
+        changed = source.stat()
+        stamp = f"{origin} {changed.st_size} {changed.st_mtime_ns}"
+        shards = _encode_all(_Job(plan.tree, plan.items, plan.load, scratch, size), stamp, workers or cpu_count())
+        broken = [pair for shard in shards for pair in _broken(shard)]
+        _check_broken(dest, broken, strict)
+        assemble(dest, about, map(_batch, shards), broken, origin)
+        collection = Collection.open(dest)
     shutil.rmtree(scratch, ignore_errors=True)
-    return Prepared(Collection.open(dest), False)
-
-
-def _plan(reader: Reader, source: Path, scratch: Path) -> Plan:
-    if reader.name == "folder" and source.suffix.lower() == ".csv":
-        return read_csv(source)
-    return reader.read(open_tree(source, scratch, [name for part in reader.parts for name in part.patterns]))
+    return Prepared(collection, unchanged)
 
 
 def _splits(plan: Plan, name: str, choice: str, seed: int) -> Splits:
@@ -125,17 +125,13 @@ def _splits(plan: Plan, name: str, choice: str, seed: int) -> Splits:
         raise DataError(f"{choice} names the class {error}, which {name} has not") from error
 
 
-def _origin(about: Description, images: Images) -> str:
+def _origin(about: Description, items: Sequence[Sequence[Item]]) -> str:
     """What the outcome depends on, apart from pixels: of the same origin, a preparation is continued."""
-    digest = hashlib.blake2b(digest_size=16)
-    digest.update(
-        json.dumps(
-            [about.name, about.size, list(about.classes), about.splits, about.hierarchy, images.counts]
-        ).encode()
-    )
-    for index, count in enumerate(images.counts):
-        for position in range(count):
-            digest.update(images.key(index, position).encode("utf-8", "surrogateescape") + b"\n")
+    counts = [len(some) for some in items]
+    known = [about.name, about.size, list(about.classes), about.splits, about.hierarchy, counts]
+    digest = hashlib.blake2b(json.dumps(known).encode(), digest_size=16)
+    for item in itertools.chain.from_iterable(items):
+        digest.update(item.key.encode("utf-8", "surrogateescape") + b"\n")
     return digest.hexdigest()
 
 
@@ -148,94 +144,77 @@ def _occupied(dest: Path) -> bool:
     return False
 
 
-def _existing(dest: Path, origin: str, strict: bool) -> Collection:
-    collection = Collection.open(dest)
-    if collection.prepared_from != origin:
-        raise DataError(
-            f"{dest} was prepared from other files or with other options; "
-            "give another destination, or --overwrite it"
-        )
-    if strict and collection.broken:
-        raise DataError(_complaint(dest, collection.broken))
-    return collection
+def _check_broken(dest: Path, broken: Sequence[Sequence[str]], strict: bool) -> None:
+    if strict and broken:
+        listed = "; ".join(f"{key}: {reason}" for key, reason in broken[:5])
+        raise DataError(f"{len(broken)} broken images (--strict), so {dest} was not prepared: {listed}")
 
 
-def _encode_all(images: Images, scratch: Path, origin: str, size: int, workers: int) -> None:
-    """Write the shards that are missing."""
-    stamp = scratch / "origin.json"
-    if scratch.exists() and (
-        not stamp.exists() or stamp.read_text(encoding="utf-8").strip() != json.dumps(origin)
-    ):
-        for shard in scratch.glob("*.shard"):
+def _encode_all(job: _Job, origin: str, workers: int) -> list[Path]:
+    """Write the shards that are missing; gives all of them."""
+    stamp = job.scratch / "origin.txt"
+    known = stamp.exists() and stamp.read_text(encoding="utf-8") == origin
+    for shard in job.scratch.glob("*.shard"):
+        if not known or _broken(shard):  # somebody may have mended broken images meanwhile
             shard.unlink()
-    for shard in scratch.glob("*.shard"):
-        if _broken([shard]):  # somebody may have mended the images meanwhile
-            shard.unlink()
-    write_json(stamp, origin)
-    total = sum(images.counts)
-    starts = range(0, total, SHARD_ROWS)
-    missing = [start for start in starts if not _shard(scratch, start).exists()]
-    job = _Job(images, scratch, size)
+    write_text(stamp, origin)
+    starts = range(0, job.total, SHARD_ROWS)
+    missing = [start for start in starts if not job.shard(start).exists()]
     with progress_bar() as bar:
-        row = bar.add_task("preparing", total=total, note="")
-        bar.advance(row, sum(min(SHARD_ROWS, total - start) for start in starts if start not in set(missing)))
+        done = (len(starts) - len(missing)) * SHARD_ROWS
+        row = bar.add_task("preparing", total=job.total, completed=done, note="")
         for written in _run(job, missing, workers):
             bar.advance(row, written)
+    return [job.shard(start) for start in starts]
 
 
 def _run(job: _Job, starts: list[int], workers: int) -> Iterator[int]:
-    if min(workers, len(starts)) <= 1:
+    workers = min(workers, len(starts))
+    if workers <= 1:
         yield from map(job, starts)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(
-        min(workers, len(starts)), mp_context=context, initializer=_set_job, initargs=(job,)
-    ) as pool:
-        queue = iter(starts)
-        running: set[Future[int]] = {pool.submit(_do, start) for start in itertools.islice(queue, 2 * workers)}
-        try:
-            while running:
-                done, running = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield future.result()
-                    if (start := next(queue, None)) is not None:
-                        running.add(pool.submit(_do, start))
-        finally:
-            for future in running:
-                future.cancel()
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_set_job, initargs=(job,)) as pool:
+        yield from pool.map(_do, starts)
 
 
 class _Job:
     """Encodes one shard; sent to each worker once."""
 
-    def __init__(self, images: Images, scratch: Path, size: int) -> None:
-        self.images = images
-        self.scratch = scratch
-        self.size = size
-        self.rows = SHARD_ROWS
+    def __init__(
+        self,
+        tree: Tree,
+        items: Sequence[Sequence[Item]],
+        load: Callable[[Tree, Item], ImageLike],
+        scratch: Path,
+        size: int,
+    ) -> None:
+        self.tree, self.items, self.load, self.scratch, self.size = tree, items, load, scratch, size
+        self.ends = list(itertools.accumulate(map(len, items)))  # the first row after each class
+        self.total, self.rows = sum(map(len, items)), SHARD_ROWS
+
+    def shard(self, start: int) -> Path:
+        return self.scratch / f"{start:012d}.shard"
 
     def __call__(self, start: int) -> int:
-        offsets = np.concatenate([[0], np.cumsum(self.images.counts)])
         rows: list[tuple[int, str, bytes, bytes]] = []
         broken: list[tuple[str, str]] = []
-        stop = min(start + self.rows, int(offsets[-1]))
-        for global_row in range(start, stop):
-            index = int(np.searchsorted(offsets, global_row, side="right")) - 1
-            position = global_row - int(offsets[index])
-            key = self.images.key(index, position)
+        stop = min(start + self.rows, self.total)
+        for row in range(start, stop):
+            index = bisect.bisect_right(self.ends, row)
+            item = self.items[index][row - self.ends[index] + len(self.items[index])]
             try:
-                image = load_image(self.images.load(index, position))
-                rows.append((index, key, *encode(image, self.size)))
+                image = load_image(self.load(self.tree, item))
+                rows.append((index, item.key, *encode(image, self.size)))
             except CnapsError as error:
-                broken.append((key, str(error)))
-        batch = encoded_batch(rows)
-        schema = batch.schema.with_metadata({"broken": json.dumps(broken)})
+                broken.append((item.key, str(error)))
+        batch = encoded_batch(rows).replace_schema_metadata({"broken": json.dumps(broken)})
         with (
-            atomic_path(_shard(self.scratch, start)) as temporary,
+            atomic_path(self.shard(start)) as temporary,
             pa.OSFile(str(temporary), "wb") as sink,
-            pa.ipc.new_file(sink, schema) as writer,
+            pa.ipc.new_file(sink, batch.schema) as writer,
         ):
-            writer.write_batch(batch.replace_schema_metadata(schema.metadata))
+            writer.write_batch(batch)
         return stop - start
 
 
@@ -261,24 +240,11 @@ def _do(start: int) -> int:
     return _job(start)
 
 
-def _shard(scratch: Path, start: int) -> Path:
-    return scratch / f"{start:012d}.shard"
+def _batch(shard: Path) -> pa.RecordBatch:
+    with pa.memory_map(str(shard)) as file:
+        return pa.ipc.open_file(file).get_batch(0)
 
 
-def _batches(shards: list[Path]) -> Iterator[pa.RecordBatch]:
-    for shard in shards:
-        with pa.memory_map(str(shard)) as file:
-            yield pa.ipc.open_file(file).get_batch(0)
-
-
-def _broken(shards: list[Path]) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
-    for shard in shards:
-        with pa.memory_map(str(shard)) as file:
-            found += [tuple(pair) for pair in json.loads(pa.ipc.open_file(file).schema.metadata[b"broken"])]
-    return found
-
-
-def _complaint(dest: Path, broken: Sequence[Sequence[str]]) -> str:
-    listed = "; ".join(f"{key}: {reason}" for key, reason in broken[:5])
-    return f"{len(broken)} broken images (--strict), so {dest} was not prepared: {listed}"
+def _broken(shard: Path) -> list[tuple[str, str]]:
+    with pa.memory_map(str(shard)) as file:
+        return [tuple(pair) for pair in json.loads(pa.ipc.open_file(file).schema.metadata[b"broken"])]

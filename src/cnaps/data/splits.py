@@ -57,6 +57,11 @@ def published(dataset: str, classes: Sequence[str]) -> dict[str, list[int]]:
     if dataset in _TEST_ONLY:
         _check_count(dataset, classes, _TEST_ONLY[dataset])
         return {"test": list(range(len(classes)))}
+    if dataset == "ilsvrc_2012":
+        raise DataError(
+            "the published split needs wordnet.is_a.txt and words.txt beside the images; "
+            "without them choose --splits random, none, or a JSON file"
+        )
     if dataset not in _PUBLISHED:
         known = ", ".join(sorted([*_PUBLISHED, *_TEST_ONLY, "omniglot"]))
         raise DataError(f"there is no published rule that splits the classes of {dataset!r}; there is for {known}")

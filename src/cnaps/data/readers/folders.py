@@ -1,59 +1,106 @@
-"""Class folders, as they are or in an archive: anybody's own, and the sets that ship so."""
+"""Images whose class is the name of a folder: anybody's own, and the data sets that ship so; or a list as CSV."""
 
 from __future__ import annotations
 
-import csv
-import io
+import re
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from cnaps.data.archives import Folder, Tree
-from cnaps.data.readers.base import Item, Plan, Reader, class_folders, is_image, plan_files
+from cnaps.data.archives import Place, Tree
+from cnaps.data.examples import read_table
+from cnaps.data.readers.base import (
+    Item,
+    Plan,
+    alphabets,
+    find,
+    image_files,
+    load_inverted,
+    plan_files,
+)
+from cnaps.data.wordnet import Hierarchy
 from cnaps.errors import DataError
+
+_WNID = re.compile(r"n\d{8}")
+
+
+def class_folders(tree: Tree, start: str = "") -> Iterator[tuple[str, Item]]:
+    """Images with their class: ``.../<start>/<class>/<image>``, or ``<class>/<image>``, at any depth below it."""
+    for name, parts in image_files(tree):
+        if start in parts[:-2]:
+            parts = parts[parts.index(start) + 1 :]
+        if len(parts) >= 2:
+            yield parts[0], Item("/".join(parts), name)
+
+
+def read_below(folder: str, tree: Tree) -> Plan:
+    """The class folders below a folder of this name, or class folders alone."""
+    return plan_files(tree, class_folders(tree, folder))
 
 
 def read_folder(tree: Tree) -> Plan:
     """A class a folder; one folder around them all is looked through."""
-    found = class_folders(tree)
-    while len(found) == 1:
-        (only,) = found.values()
-        inner: dict[str, list[Item]] = {}
-        for item in only:
-            rest = PurePosixPath(item.key).parts[1:]
-            if len(rest) < 2:
-                return plan_files(tree, found)
-            inner.setdefault(rest[0], []).append(Item("/".join(rest), item.file))
-        found = inner
+    found = list(class_folders(tree))
+    while len({name for name, _ in found}) == 1:
+        inner = [(item.key.split("/")[1:], item.file) for _, item in found]
+        if any(len(rest) < 2 for rest, _ in inner):
+            break
+        found = [(rest[0], Item("/".join(rest), file)) for rest, file in inner]
     return plan_files(tree, found)
 
 
 def read_csv(path: Path) -> Plan:
     """A CSV with a line an image: its path, seen from the CSV, and its label; a heading is optional."""
-    folder = Folder(path.parent)
-    try:
-        rows = [row for row in csv.reader(io.StringIO(path.read_text(encoding="utf-8-sig"))) if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"cannot read {path}: {error}") from error
-    column, label = 0, 1
-    if rows and not is_image(rows[0][0]):
-        heading = [name.strip().lower() for name in rows.pop(0)]
-        column = next(
-            (heading.index(name) for name in ("path", "file", "filename", "image") if name in heading), 0
-        )
-        label = next((heading.index(name) for name in ("label", "class", "category") if name in heading), 1)
-    found: dict[str, list[Item]] = {}
-    for number, row in enumerate(rows, 1):
-        if len(row) <= max(column, label) or not row[label].strip():
-            raise DataError(f"{path}, image {number}: expected a path and a label, not {','.join(row)[:80]!r}")
-        name = PurePosixPath(row[column].strip())
+    listed: list[tuple[str, str]] = []
+    for where, file, label in read_table(path):
+        name = PurePosixPath(file)
         if name.is_absolute() or ".." in name.parts:
-            raise DataError(f"{path}, image {number}: {name} leads out of the folder {path.parent}")
-        found.setdefault(row[label].strip(), []).append(Item(str(name), str(name)))
-    return plan_files(folder, found)
+            raise DataError(f"{where}: {name} leads out of the folder {path.parent}")
+        listed.append((label, str(name)))
+    tree = Tree(path.parent, {name: Place(path.parent / name) for _, name in listed})
+    return plan_files(tree, [(label, Item(name, name)) for label, name in listed])
 
 
-READER = Reader(
-    "folder",
-    "your own images: class folders, an archive of them, or a CSV of path and label",
-    read_folder,
-    default_splits="none",
-)
+def read_omniglot(tree: Tree) -> Plan:
+    """Classes are called ``Alphabet/character01``; strokes become white, as Meta-Dataset has them."""
+    found = [
+        ("/".join(parts[-3:-1]), Item("/".join(parts[-3:]), name))
+        for name, parts in image_files(tree)
+        if len(parts) >= 4 and parts[-4] in ("images_background", "images_evaluation")
+    ]
+    if not found:
+        raise DataError(f"{tree.path} holds neither images_background nor images_evaluation of Omniglot")
+    plan = plan_files(tree, found, load=load_inverted)
+    plan.hierarchy = alphabets(plan.classes)
+    return plan
+
+
+def read_ilsvrc(tree: Tree) -> Plan:
+    """A tar of a thousand tars, those tars, or folders; classes are WordNet ids.
+
+    What ``*_duplicates.txt`` list as shared with other data sets is left out.
+    """
+    listed: set[str] = set()
+    for name in tree.names():
+        if name.endswith("_duplicates.txt"):  # "n02355227/n02355227_3688.JPEG  # name in the other data set"
+            lines = tree.read(name).decode("utf-8", "replace").splitlines()
+            listed |= {line.split("#")[0].strip().rpartition("/")[2] for line in lines}
+    found = []
+    for name, (*folders, file) in image_files(tree):
+        wnid = _WNID.match(file) or (_WNID.fullmatch(folders[-1]) if folders else None)
+        if wnid and file not in listed:
+            found.append((wnid.group(), Item(f"{wnid.group()}/{file}", name)))
+    plan = plan_files(tree, found)
+    wordnet = _wordnet(tree, "wordnet.is_a.txt"), _wordnet(tree, "words.txt")
+    if wordnet[0] and wordnet[1]:
+        hierarchy = Hierarchy.from_files(wordnet[0], wordnet[1], plan.classes)
+        plan.hierarchy, plan.published = hierarchy.describe(), hierarchy.splits
+    return plan
+
+
+def _wordnet(tree: Tree, file: str) -> Path | None:
+    """A file of WordNet in the tree, or beside the archive that the tree is."""
+    try:
+        return tree.local(find(tree, file))
+    except DataError:
+        beside = tree.path.parent / file
+        return beside if beside.exists() else None

@@ -4,65 +4,48 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from cnaps.data.archives import Folder, Tree
+from cnaps.data.archives import Tree
 from cnaps.data.images import ImageLike
-from cnaps.data.readers.base import Images, Plan, Reader
+from cnaps.data.readers.base import Item, Plan, parsing
 from cnaps.errors import DataError
 
 
-class TableImages(Images):
-    """Rows of tables; a row is (file, position in it)."""
-
-    def __init__(self, tree: Tree, files: list[str], column: str, rows: list[list[tuple[int, int]]]) -> None:
-        self.tree = tree
-        self.files = files
-        self.column = column
-        self.rows = rows
-        self.counts = [len(some) for some in rows]
-
-    def key(self, class_index: int, position: int) -> str:
-        """See :class:`Images`."""
-        file, row = self.rows[class_index][position]
-        return f"{self.files[file]}/{row}"
-
-    def load(self, class_index: int, position: int) -> ImageLike:
-        """See :class:`Images`."""
-        file, row = self.rows[class_index][position]
-        value = _table(self.tree, self.files[file]).column(self.column)[row].as_py()
-        content = value.get("bytes") if isinstance(value, dict) else value
-        if not isinstance(content, bytes):
-            raise DataError("the image is not held in the file itself; embed it when saving")
-        return content
-
-
-def read(tree: Tree) -> Plan:
+def read_huggingface(tree: Tree) -> Plan:
     """All splits of the data set together: they part images, and tasks need splits that part classes."""
-    if not isinstance(tree, Folder):
+    if not tree.path.is_dir():
         raise DataError(f"{tree.path} should be the folder that datasets' save_to_disk wrote")
     files = sorted(name for name in tree.names() if name.endswith((".arrow", ".parquet")))
     if not files:
         raise DataError(f"{tree.path} holds no .arrow or .parquet files of a Hugging Face data set")
-    image, label, names = _columns(_table(tree, files[0]).schema, tree.path)
-    rows: dict[str, list[tuple[int, int]]] = {name: [] for name in names}
-    for index, file in enumerate(files):
+    image, label, names = _columns(_table(tree, files[0]).schema, tree)
+    found: dict[str, list[Item]] = {name: [] for name in names}
+    for file in files:
         table = _table(tree, file)
         if image not in table.column_names or label not in table.column_names:
             raise DataError(f"{file} in {tree.path} lacks the column {image!r} or {label!r}")
-        for position, value in enumerate(table.column(label).to_pylist()):
+        for row, value in enumerate(table.column(label).to_pylist()):
             if names and isinstance(value, int) and not 0 <= value < len(names):
                 continue  # datasets mark images without a label by -1
             name = names[value] if names and isinstance(value, int) else str(value)
-            rows.setdefault(name, []).append((index, position))
-    classes = names or sorted(rows)
-    return Plan(classes, TableImages(tree, files, image, [rows[name] for name in classes]))
+            found.setdefault(name, []).append(Item(f"{file}/{row}", file, (image, row)))
+    classes = names or sorted(found)
+    return Plan(tree, classes, [found[name] for name in classes], _load)
 
 
-def _columns(schema: pa.Schema, path: Path) -> tuple[str, str, list[str]]:
+def _load(tree: Tree, item: Item) -> ImageLike:
+    column, row = item.at
+    value = _table(tree, item.file).column(column)[row].as_py()
+    content = value.get("bytes") if isinstance(value, dict) else value
+    if not isinstance(content, bytes):
+        raise DataError("the image is not held in the file itself; embed it when saving")
+    return content
+
+
+def _columns(schema: pa.Schema, tree: Tree) -> tuple[str, str, list[str]]:
     """The columns of images and labels and the labels' names: as datasets noted them, or by common names."""
     noted = (schema.metadata or {}).get(b"huggingface")
     features: dict[str, Any] = json.loads(noted)["info"]["features"] if noted else {}
@@ -72,24 +55,19 @@ def _columns(schema: pa.Schema, path: Path) -> tuple[str, str, list[str]]:
     images += [name for name in ("image", "img") if name in schema.names]
     labels += [name for name in ("label", "labels", "fine_label", "class") if name in schema.names]
     if not images or not labels:
-        raise DataError(f"{path} has no columns of images and labels among {', '.join(schema.names)}")
+        raise DataError(f"{tree.path} has no columns of images and labels among {', '.join(schema.names)}")
     return images[0], labels[0], list(features.get(labels[0], {}).get("names", []))
 
 
 @lru_cache(maxsize=256)
 def _table(tree: Tree, name: str) -> pa.Table:
-    path = tree.path / name
-    try:
-        if path.suffix == ".parquet":
+    path = str(tree.local(name))
+    with parsing(tree, name):
+        if name.endswith(".parquet"):
             import pyarrow.parquet as parquet
 
             return parquet.read_table(path)
         try:
-            return pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
+            return pa.ipc.open_stream(pa.memory_map(path)).read_all()
         except pa.ArrowInvalid:
-            return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path} is damaged: {error}") from error
-
-
-READER = Reader("huggingface", "a local folder of a Hugging Face data set", read, default_splits="none")
+            return pa.ipc.open_file(pa.memory_map(path)).read_all()

@@ -9,54 +9,22 @@ from typing import Any
 
 from cnaps.data.archives import Tree
 from cnaps.data.images import ImageLike
-from cnaps.data.readers.base import Images, Plan, Reader, Splits, alphabets, find, read_json
+from cnaps.data.readers.base import Item, Plan, Splits, alphabets, find, parsing, read_json
 from cnaps.data.tfrecord import parse_example, record, scan
 from cnaps.data.wordnet import Hierarchy
 from cnaps.errors import DataError
 
 
-class RecordImages(Images):
-    """The records of a file a class."""
-
-    def __init__(self, tree: Tree, files: list[str], names: list[str]) -> None:
-        self.tree = tree
-        self.files = files
-        self.names = names
-        self.spans = [scan(_content(tree, file), f"{file} in {tree.path}") for file in files]
-        self.counts = [len(spans) for spans in self.spans]
-
-    def key(self, class_index: int, position: int) -> str:
-        """See :class:`Images`."""
-        return f"{self.names[class_index]}/{position}"
-
-    def load(self, class_index: int, position: int) -> ImageLike:
-        """See :class:`Images`."""
-        content = _content(self.tree, self.files[class_index])
-        image = parse_example(record(content, *self.spans[class_index][position])).get("image")
-        if not image or not isinstance(image[0], bytes):
-            raise DataError("the record holds no image")
-        return image[0]
-
-
-@lru_cache(maxsize=4)  # images come class by class
-def _content(tree: Tree, name: str) -> Any:
-    path = tree.local(name)
-    if path is None or path.stat().st_size == 0:  # an empty file cannot be mapped
-        return tree.read(name)
-    with path.open("rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-
-def read(tree: Tree) -> Plan:
+def read_records(tree: Tree) -> Plan:
     """Names, splits and hierarchy are those of the specification."""
     spec = read_json(tree, "dataset_spec.json")
     folder = find(tree, "dataset_spec.json").removesuffix("dataset_spec.json")
-    try:
+    hierarchy: dict[str, Any] | None = None
+    with parsing(tree, "dataset_spec.json"):
         ids = sorted(spec["class_names"], key=int)
         classes = [str(spec["class_names"][index]) for index in ids]
         pattern, name = spec.get("file_pattern", "{}.tfrecords"), str(spec["name"])
         files = [folder + pattern.replace("{}", index) for index in ids]
-        hierarchy: dict[str, Any] | None = None
         if "split_subgraphs" in spec:
             nodes = [node for part in spec["split_subgraphs"].values() for node in part]
             children: dict[str, set[str]] = {node["wn_id"]: set() for node in nodes}
@@ -75,30 +43,34 @@ def read(tree: Tree) -> Plan:
             splits = _consecutive(spec["superclasses_per_split"], bounds)
         else:
             splits = _consecutive(spec["classes_per_split"], range(len(classes) + 1))
-    except DataError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise DataError(f"dataset_spec.json in {tree.path} is not as published: {error!r}") from error
     missing = sorted(set(files) - set(tree.names()))
     if missing:
         raise DataError(f"{tree.path} lacks {len(missing)} of {len(files)} record files, {missing[0]} among them")
-    return Plan(classes, RecordImages(tree, files, classes), lambda: splits, hierarchy, name)
+    items = []
+    for label, file in zip(classes, files, strict=True):
+        spans = scan(_content(tree, file), f"{file} in {tree.path}")
+        items.append([Item(f"{label}/{position}", file, span) for position, span in enumerate(spans)])
+    return Plan(tree, classes, items, _load, lambda: splits, hierarchy, name)
+
+
+def _load(tree: Tree, item: Item) -> ImageLike:
+    image = parse_example(record(_content(tree, item.file), *item.at)).get("image")
+    if not image or not isinstance(image[0], bytes):
+        raise DataError("the record holds no image")
+    return image[0]
+
+
+@lru_cache(maxsize=4)  # images come class by class
+def _content(tree: Tree, name: str) -> Any:
+    path = tree.local(name)
+    if path is None or path.stat().st_size == 0:  # an empty file cannot be mapped
+        return tree.read(name)
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def _consecutive(per_split: dict[str, int], bounds: Any) -> Splits:
     """Classes come in the order of the splits; ``bounds`` are the first classes of groups."""
-    found: Splits = {}
-    start = 0
-    for split in ("TRAIN", "VALID", "TEST"):
-        stop = start + per_split.get(split, 0)
-        if stop > start:
-            found[split.lower()] = list(range(bounds[start], bounds[stop]))
-        start = stop
-    return found
-
-
-READER = Reader(
-    "meta-dataset-records",
-    "the TFRecord files that Meta-Dataset's own conversion writes, with dataset_spec.json",
-    read,
-)
+    ends = list(accumulate(per_split.get(split, 0) for split in ("TRAIN", "VALID", "TEST")))
+    ranges = zip(("train", "valid", "test"), [0, *ends], ends, strict=False)
+    return {split: list(range(bounds[start], bounds[stop])) for split, start, stop in ranges if stop > start}
