@@ -85,13 +85,13 @@ class Server:
         self.address = found[0].rstrip("/")
         self.port = self.address.split(":")[2].split("/")[0]
         self.client = httpx.Client(base_url=self.address.split("/?")[0], timeout=60)
-        for _ in range(400):
-            try:
-                self.client.get("/health")
-                return
-            except httpx.TransportError:
-                time.sleep(0.05)
-        raise AssertionError("the server does not answer")
+        until(self._answers)
+
+    def _answers(self) -> bool:
+        try:
+            return self.client.get("/health").is_success
+        except httpx.TransportError:
+            return False
 
     def kill(self) -> None:
         self.client.close()
@@ -122,10 +122,10 @@ class Server:
 
     def settled(self) -> dict[str, Any]:
         """The state once everything is learned."""
-        return until(lambda: (s := self.state())["status"]["phase"] in ("ready", "waiting", "error") and s)
+        return until(lambda: (s := self.state())["settled"] and s)
 
 
-def until(condition: Callable[[], Any], seconds: float = 60) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 120) -> Any:
     """What the condition gives, as soon as that is true."""
     for _ in range(int(seconds / 0.1)):
         value = condition()

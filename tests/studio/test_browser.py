@@ -13,6 +13,7 @@ import pytest
 from .conftest import CLASSES, Server, save_pictures, until
 
 pytest.importorskip("selenium")
+from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -38,8 +39,7 @@ class Page:
         return self.browser.find_element(By.CSS_SELECTOR, selector)
 
     def click(self, selector: str) -> None:
-        self.wait(lambda: self.one(selector).is_displayed())
-        self.one(selector).click()
+        self.wait(lambda: self.one(selector).click() or True)
 
     def tab(self, name: str) -> None:
         self.click(f"#tab-{name}")
@@ -86,14 +86,23 @@ class Page:
 
     def wait(self, condition: Callable[[], Any]) -> None:
         def safely() -> Any:
-            from selenium.common.exceptions import StaleElementReferenceException
-
             try:
                 return condition()
-            except StaleElementReferenceException:
+            except WebDriverException:  # an element that is not there yet, is covered, or was just drawn anew
                 return False
 
-        until(safely, 60)
+        until(safely)
+
+    def settle(self) -> dict[str, Any]:
+        """Wait until everything is learned and the page shows it; the state."""
+        found: dict[str, Any] = {}
+
+        def shown() -> bool:
+            found.update(self.server.settled())
+            return self.one("body").get_attribute("data-version") == found["version"]
+
+        self.wait(shown)
+        return found
 
     def picture(self, name: str) -> None:
         self.browser.execute_script("for (const t of document.querySelectorAll('.toast')) t.remove()")
@@ -105,11 +114,13 @@ class Page:
         feature = {"name": "prefers-color-scheme", "value": "dark" if on else "light"}
         self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
 
-    def complaints(self) -> list[str]:
-        """What the browser's console holds against the page."""
+    def complaints(self, *, outage: bool = False) -> list[str]:
+        """What the browser's console held against the page since it was asked last.
+
+        Failed requests do not count after an `outage`, when the server was killed on purpose.
+        """
         found = [entry["message"] for entry in self.browser.get_log("browser") if entry["level"] == "SEVERE"]
-        # of a server that was killed on purpose, also by an earlier test of the same browser
-        return [message for message in found if "ERR_CONNECTION" not in message]
+        return [message for message in found if not (outage and "net::ERR_" in message)]
 
 
 @pytest.fixture
@@ -120,6 +131,7 @@ def page(browser: Any, studio: Server, screenshots: Path, tmp_path: Path) -> Ite
     found = Page(browser, studio, screenshots, downloads)
     found.dark(False)
     browser.set_window_size(1360, 860)
+    found.complaints()  # of earlier pages
     yield found
     browser.get("about:blank")
 
@@ -147,8 +159,7 @@ def test_somebody_teaches_corrects_labels_exports_and_finds_it_all_again(
     # the test tray answers, and rightly
     shown = [pictures[name][8] for name in CLASSES[:3]]
     page.give("test", shown)
-    page.wait(lambda: len(page.answers()) == 3)
-    assert sorted(page.answers()) == sorted(CLASSES[:3])
+    page.wait(lambda: sorted(page.answers()) == sorted(CLASSES[:3]))
 
     # another class, later
     page.one("#new-name").send_keys(CLASSES[3], Keys.ENTER)
@@ -162,23 +173,23 @@ def test_somebody_teaches_corrects_labels_exports_and_finds_it_all_again(
     # a wrong label is pointed out, and one click corrects it
     page.drop("#classes > li:nth-child(1)", [pictures[CLASSES[2]][9]])
     page.learned(25)
+    page.settle()
     page.picture("classes")
     page.tab("review")
     page.wait(lambda: len(page.all("#suspects > li")) == 1)
     assert "24 of 25 examples" in page.one("#score").text
     page.picture("review")
     page.click("#suspects > li button:not(.thumb)")
-    page.learned(25)
     page.wait(lambda: not page.all("#suspects > li"))
-    assert page.server.state()["review"]["correct"] == 25
+    assert page.settle()["review"]["correct"] == 25
 
     # proposals are taken by one key each
     page.tab("label")
     pool = [path for name in CLASSES for path in pictures[name][10:13]]
     random.Random(0).shuffle(pool)
     page.give("pool", pool)
-    page.wait(lambda: len(page.server.state()["suggestions"]) == 12)
-    page.wait(lambda: page.all("#asking .likely"))
+    page.wait(lambda: len(page.all("#pool .thumb")) == 12)
+    assert len(page.settle()["suggestions"]) == 12
     page.picture("label")
     first = page.one("#asking").get_attribute("data-id")
     likely = page.one("#asking .likely")
@@ -200,19 +211,18 @@ def test_somebody_teaches_corrects_labels_exports_and_finds_it_all_again(
     page.wait(lambda: list(page.downloads.glob("*.safetensors")))
 
     # killed without warning, everything is there again and the open page goes on by itself
-    before = page.server.settled()
+    before = page.settle()
+    assert page.complaints() == []
     page.server.kill()
     page.wait(lambda: page.one("#offline").is_displayed())
     page.server.start()
-    page.wait(lambda: page.server.settled()["predictions"])
-    after = page.server.settled()
+    after = page.settle()
     for part in ("name", "classes", "images", "predictions"):
         assert json.dumps(after[part]) == json.dumps(before[part]), part
-    page.wait(lambda: not page.one("#offline").is_displayed())
+    assert not page.one("#offline").is_displayed()
     page.tab("teach")
-    page.wait(lambda: len(page.answers()) == 4)
-    assert sorted(page.answers()) == sorted(CLASSES)
-    assert page.complaints() == []
+    page.wait(lambda: sorted(page.answers()) == sorted(CLASSES))
+    assert page.complaints(outage=True) == []
 
     # in the dark, and on a narrow window without anything sticking out
     page.dark()
@@ -225,17 +235,19 @@ def test_somebody_teaches_corrects_labels_exports_and_finds_it_all_again(
         assert wide <= 0, tab
     page.tab("teach")
     page.picture("narrow")
+    assert page.complaints() == []
 
 
 def test_a_point_of_the_map_is_moved_to_another_class_by_keyboard(page: Page, pictures: Pictures) -> None:
     page.server.teach({name: pictures[name][:2] for name in CLASSES[:2]})
     page.open()
     page.tab("map")
-    page.wait(lambda: len(page.all("#plane circle")) == 4)
+    page.settle()
+    assert len(page.all("#plane circle")) == 4
     point = page.one("#plane circle.hue-0")
     moved = point.get_attribute("data-key")
     page.browser.execute_script("arguments[0].focus()", point)
-    assert page.one("#peek").is_displayed()
+    page.wait(lambda: page.one("#peek").is_displayed())
     page.key(Keys.ENTER)
     page.wait(lambda: page.one("#viewer").is_displayed())
     page.key("2")
@@ -259,7 +271,8 @@ def test_broken_files_are_told_and_nothing_else_happens(page: Page, tmp_path: Pa
 def test_everything_has_a_name_and_the_keyboard_reaches_it(page: Page, pictures: Pictures) -> None:
     page.server.teach({name: pictures[name][:2] for name in CLASSES[:2]})
     page.open()
-    page.wait(lambda: len(page.all("#classes .thumb")) == 4)
+    page.settle()
+    assert len(page.all("#classes .thumb")) == 4
     unnamed = page.browser.execute_script("""
         return [...document.querySelectorAll("button, input, select, a, summary, circle, [role=tab]")]
           .filter((e) => !(e.getAttribute("aria-label") || e.textContent.trim() || e.labels?.length))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
 import struct
 import zlib
 from collections.abc import Iterator
@@ -71,9 +73,14 @@ def test_a_decoder_that_dies_is_replaced(decoder: Decoder) -> None:
 
 
 def test_a_decoder_that_hangs_is_replaced() -> None:
-    slow = Decoder(32, workers=1, seconds=0.0)
+    slow = Decoder(32, workers=1)
+    slow.decode(encoded(20, 20))
+    worker = slow._idle.get()
+    os.kill(worker._process.pid or 0, signal.SIGSTOP)
+    slow._idle.put(worker)
+    slow._seconds = 0.2
     with pytest.raises(DataError, match="seconds"):
-        slow.decode(encoded(1500, 1500))
+        slow.decode(encoded(20, 20))
     slow._seconds = 60
     assert slow.decode(encoded(20, 20)).pixels.shape == (32, 32, 3)
     slow.close()

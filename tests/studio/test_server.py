@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import subprocess
 import sys
-import threading
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,8 +18,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from cnaps.checkpoints import DEFAULT_MODEL
+from cnaps.data.inputs import read_pixels
 from cnaps.recogniser import Recogniser
 from cnaps.studio.server import create_studio
+from cnaps.studio.serving import Batcher
 
 from .conftest import Server, until
 
@@ -37,9 +39,7 @@ class Page:
 
     def settled(self) -> dict[str, Any]:
         """The state when all changes so far are learned."""
-        engine = self.client.app.state.engine  # type: ignore[attr-defined]
-        until(lambda: not engine._changed.is_set() and engine.status["phase"] in ("ready", "waiting", "error"))
-        return self.state()
+        return until(lambda: (s := self.state())["settled"] and s)
 
     def add(self, place: str, *files: Path | tuple[str, bytes]) -> dict[str, Any]:
         parts = [("files", f if isinstance(f, tuple) else (f.name, f.read_bytes())) for f in files]
@@ -181,11 +181,12 @@ def test_a_file_that_is_none_of_ours_is_not_imported(page: Page, data: bytes) ->
 
 
 def test_waiting_for_news_ends_when_there_is_some(page: Page) -> None:
-    version = page.settled()["version"]
-    timer = threading.Timer(0.3, lambda: page.client.post("/api/classes", json={"name": "cats"}))
-    timer.start()
-    state = page.client.get(f"/api/state?since={version}").json()
-    timer.join()
+    state = page.settled()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(page.client.get, f"/api/state?since={state['version']}")
+        assert not waiting.done()
+        page.client.post("/api/classes", json={"name": "cats"})
+        state = waiting.result(60).json()
     assert [entry["name"] for entry in state["classes"]] == ["cats"]
 
 
@@ -205,6 +206,19 @@ def task(tmp_path_factory: pytest.TempPathFactory, pictures: Pictures) -> Path:
     return path
 
 
+def test_what_waits_is_computed_together(task: Path, pictures: Pictures) -> None:
+    recogniser = Recogniser.load(task)
+    images = [read_pixels(path.read_bytes(), recogniser.image_size) for path in pictures["panda"][3:8]]
+
+    async def ask() -> tuple[int, list[Any]]:
+        batcher = Batcher(lambda: recogniser)
+        answers = await asyncio.gather(*(batcher([image]) for image in images))
+        batcher.close()
+        return batcher.batches, [names[int(row.argmax())] for ((names, row),) in answers]
+
+    assert asyncio.run(ask()) == (1, ["panda"] * 5)
+
+
 def test_fifty_clients_at_once_are_all_answered_rightly(task: Path, pictures: Pictures) -> None:
     recogniser = Recogniser.load(task)
     shown = [path for paths in pictures.values() for path in paths[3:]]
@@ -220,25 +234,26 @@ def test_fifty_clients_at_once_are_all_answered_rightly(task: Path, pictures: Pi
             answer = server.client.post("/predict", files={"files": ("a.jpg", data)})
         return i, answer.raise_for_status().json()["predictions"][0]
 
+    def count(name: str) -> float:
+        lines = server.client.get("/metrics").text.splitlines()
+        return next(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"cnaps_{name}{{"))
+
     try:
         with ThreadPoolExecutor(50) as pool:
             answers = list(pool.map(ask, range(100)))
         for i, answer in answers:
             assert answer["label"] == recogniser.names[int(expected[i].argmax())]
             assert list(answer["probabilities"].values()) == pytest.approx(expected[i].tolist(), abs=1e-3)
-        counted = dict(line.rsplit(" ", 1) for line in server.client.get("/metrics").text.splitlines())
-        (images,) = [float(v) for k, v in counted.items() if k.startswith("cnaps_images_total")]
-        (batches,) = [float(v) for k, v in counted.items() if k.startswith("cnaps_batches_total")]
-        assert images == 100
-        assert batches < 100
+        assert count("images_total") == 100
         too_many = [("files", ("a.jpg", b"x"))] * 40
         assert server.client.post("/predict", files=too_many).status_code in (400, 422)
         # asked to stop in the middle of an answer, it answers first
-        late = ThreadPoolExecutor(1).submit(ask, 0)
-        until(lambda: late.running() or late.done())
-        threading.Event().wait(0.2)
+        many = [("files", ("a.jpg", path.read_bytes())) for path in shown[:32]]
+        late = ThreadPoolExecutor(1).submit(server.client.post, "/predict", files=many)
+        until(lambda: count("requests_total") == 102)
         server.process.terminate()
-        assert late.result(60)[1]["label"] == recogniser.names[int(expected[0].argmax())]
+        answers = late.result(60).json()["predictions"]
+        assert [answer["label"] for answer in answers] == [recogniser.names[k] for k in expected[:32].argmax(1)]
         server.process.wait(60)
     finally:
         server.kill()

@@ -83,8 +83,11 @@ class _Worker:
         self._process = context.Process(target=_serve, args=(theirs, size), daemon=True)
         self._process.start()
         theirs.close()
+        self._ready = False
 
     def ask(self, data: bytes, seconds: float) -> Any:
+        if not self._ready:  # the time that a process takes to start is not the file's fault
+            self._ready = self._pipe.recv()
         self._pipe.send_bytes(data)
         if not self._pipe.poll(seconds):
             raise TimeoutError
@@ -103,6 +106,7 @@ def _serve(pipe: Connection, size: int) -> None:
 
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     with contextlib.suppress(EOFError, OSError):  # the server is gone
+        pipe.send(True)
         while True:
             data = pipe.recv_bytes()
             try:

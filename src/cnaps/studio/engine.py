@@ -7,6 +7,7 @@ made for them; every feature follows from it. A further change interrupts the se
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Sequence
@@ -55,9 +56,10 @@ class Engine(threading.Thread):
         self.recogniser: Recogniser | None = None
         self.insight = Insight()
         self.status: dict[str, Any] = {"phase": "waiting", "text": ""}
+        self._numbers = itertools.count(1)  # several threads count
         self.version = 0
         self._pause = pause  # changes come in bursts; wait for the end of one
-        self._changed, self._stopping = threading.Event(), False
+        self._changed, self._stopping, self._behind = threading.Event(), False, True
         self._pixels: dict[str, np.ndarray] = {}
         self._features: dict[str, Tensor] = {}  # under the FiLM of _base
         self._base: Adapted | None = None
@@ -67,8 +69,13 @@ class Engine(threading.Thread):
 
     def wake(self) -> None:
         """The project changed."""
-        self.version += 1
+        self.version = next(self._numbers)
         self._changed.set()
+
+    @property
+    def settled(self) -> bool:
+        """Whether everything follows from the project as it is."""
+        return not self._changed.is_set() and not self._behind  # in this order: `run` is behind, then clears
 
     def stop(self) -> None:
         """End the thread."""
@@ -82,6 +89,7 @@ class Engine(threading.Thread):
         while True:
             self._changed.wait()
             time.sleep(self._pause)
+            self._behind = True
             self._changed.clear()
             if self._stopping:
                 return
@@ -93,6 +101,7 @@ class Engine(threading.Thread):
                 self._say("error", str(error))
             except Exception as error:  # the studio must go on; whatever it was is shown
                 self._say("error", f"something went wrong while learning: {error!r}")
+            self._behind = False
 
     @torch.no_grad()
     def _follow(self) -> None:
@@ -189,7 +198,7 @@ class Engine(threading.Thread):
             [pool[i] for i in next_ones],
             {i: [round(float(v), 3) for v in xy] for i, xy in zip(shown, points, strict=True)},
         )
-        self.version += 1
+        self.version = next(self._numbers)
 
     def _embed(self, images: Sequence[str]) -> Tensor:
         assert self._base is not None
@@ -221,7 +230,7 @@ class Engine(threading.Thread):
 
     def _say(self, phase: str, text: str, seconds: float | None = None) -> None:
         self.status = {"phase": phase, "text": text, "seconds": seconds}
-        self.version += 1
+        self.version = next(self._numbers)
 
 
 def _prediction(probabilities: np.ndarray, keys: Sequence[str], stranger: bool) -> dict[str, Any]:

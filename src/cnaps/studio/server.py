@@ -153,7 +153,7 @@ def _routes(project: Project, engine: Engine) -> APIRouter:
 
 def _state(project: Project, engine: Engine, session: str) -> dict[str, Any]:
     with project.lock:
-        version, about, can_undo = engine.version, project.describe(), project.can_undo
+        settled, version, about, can_undo = engine.settled, engine.version, project.describe(), project.can_undo
     insight = engine.insight
     return {
         "version": f"{session}.{version}",
@@ -164,6 +164,7 @@ def _state(project: Project, engine: Engine, session: str) -> dict[str, Any]:
         "images": about["images"],
         "can_undo": can_undo,
         "status": engine.status,
+        "settled": settled,
         "predictions": insight.predictions,
         "review": insight.review,
         "suggestions": insight.suggestions,

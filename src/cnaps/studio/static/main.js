@@ -17,6 +17,7 @@ onState(() => {
   drawMap();
   if ($("#viewer").open) drawViewer();
   document.body.dataset.phase = state.status.phase;
+  document.body.dataset.version = state.version;
 });
 
 function drawStatus() {

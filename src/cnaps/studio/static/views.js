@@ -141,8 +141,10 @@ export function drawReview() {
           ? `To say anything, give at least three examples of each class: ${few.join(", ")} ${few.length === 1 ? "has" : "have"} fewer.`
           : "To say anything, give at least three examples of each class and ten in all.")));
   }
-  const list = (review?.suspects ?? []).filter(({ id, better }) =>
-    !kept.has(id) && classOf(better) && classOf(state.images.find((image) => image.id === id)?.place));
+  const list = (review?.suspects ?? []).filter(({ id, better }) => {
+    const place = state.images.find((image) => image.id === id)?.place;
+    return !kept.has(id) && classOf(better) && classOf(place) && place !== better; // the review may be older than a move
+  });
   text($("#tab-review b"), list.length ? String(list.length) : "");
   sync($("#suspects"), list, ({ id }) => id,
     (entry) => h("li", {}, thumb({ id: entry.id }), h("p"), h("div", { class: "row" },
