@@ -38,7 +38,7 @@ bench: $(READY)
 
 docs: $(READY)
 	test -x $(BIN)/mkdocs || $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
-	$(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open site/index.html"
 
 # The data, the training and the evaluation of the default model; DATASETS is the folder of the archives.

@@ -1,4 +1,4 @@
-"""What the site needs beyond the pages: files of the project's root that pages link to, such as `../ARCHITECTURE.md`."""
+"""What the site needs beyond the pages: files of the project's root that pages link to."""
 
 import re
 from pathlib import Path
