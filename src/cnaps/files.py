@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from cnaps.errors import CnapsError
 
 
@@ -39,8 +41,8 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
         temporary.chmod(0o666 & ~_umask())
         os.replace(temporary, target)
         _flush(target.parent)
-    except OSError as error:
-        raise CnapsError(f"cannot write {target}: {error.strerror or error}") from error
+    except (OSError, SafetensorError) as error:  # the second is what safetensors makes of a full disk
+        raise CnapsError(f"cannot write {target}: {getattr(error, 'strerror', None) or error}") from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -69,10 +71,10 @@ def atomic_folder(target: str | os.PathLike[str]) -> Iterator[Path]:
                 os.replace(target, old)
             os.replace(temporary, target)
         _flush(target.parent)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         if old.exists() and not target.exists():
             os.replace(old, target)
-        raise CnapsError(f"cannot write {target}: {error.strerror or error}") from error
+        raise CnapsError(f"cannot write {target}: {getattr(error, 'strerror', None) or error}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
