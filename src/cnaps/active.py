@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence, Sized
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
 from cnaps.errors import InputError
+from cnaps.progress import progress_bar
 
+if TYPE_CHECKING:
+    from cnaps.data.inputs import Images, OnError
+    from cnaps.recogniser import Recogniser
+
+CANDIDATES = 10  # for each image wanted, how many of the most doubtful a diverse choice looks at
 STRATEGIES = ("diverse", "entropy", "margin", "variation-ratio", "random")
 
 
-def doubt(probabilities: np.ndarray, strategy: str = "entropy", *, seed: int = 0) -> np.ndarray:
+def doubt(
+    probabilities: np.ndarray, strategy: str = "entropy", *, seed: int | np.random.Generator = 0
+) -> np.ndarray:
     """How much a label would tell, for each row of class probabilities (N, C): higher is more, within 0..1.
 
     >>> doubt(np.array([[0.5, 0.5], [1.0, 0.0]])).tolist()
@@ -55,3 +68,58 @@ def choose(
         left[best] = False
         novelty = np.minimum(novelty, np.clip(1 - unit @ unit[best], 0, 1))
     return taken
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """An image worth a label: its place in the pool, how much its label would tell, what it looks like so far."""
+
+    index: int
+    path: str | None  # where the pool is a list of files
+    score: float  # 0..1
+    label: Any
+    probability: float
+
+
+def suggest(
+    recogniser: Recogniser,
+    pool: Images,
+    n: int = 20,
+    strategy: str = "diverse",
+    *,
+    seed: int = 0,
+    on_error: OnError | None = None,
+) -> list[Suggestion]:
+    """The `n` images of a pool of any size to label next, best first; see `choose`.
+
+    The pool streams by and only the best are kept: for `diverse` the features of the CANDIDATES * n most doubtful,
+    among which it then chooses. A broken image is handed to `on_error`; without it, it is raised.
+    """
+    if n < 1:
+        raise InputError(f"at least one image can be suggested, not {n}")
+    doubt(np.ones((1, 2)), strategy)  # an unknown strategy is said before any work is done
+    chance = np.random.default_rng(seed)
+    most = n * CANDIDATES if strategy == "diverse" else n
+    kept: tuple[np.ndarray, ...] | None = None  # scores, places, probabilities, features; best first
+    with progress_bar() as bar:
+        row = bar.add_task("looking", total=len(pool) if isinstance(pool, Sized) else None, note="")
+        for where, features, probabilities in recogniser.embed(pool, on_error):
+            scores = doubt(probabilities, strategy, seed=chance)
+            found = (scores, np.array(where), probabilities, features.cpu().numpy())
+            if kept is not None:
+                found = tuple(np.concatenate(pair) for pair in zip(kept, found, strict=True))
+            best = np.argsort(-found[0], kind="stable")[:most]
+            kept = tuple(part[best] for part in found)
+            bar.update(row, completed=where[-1] + 1)
+    if kept is None:
+        return []
+    scores, places, probabilities, vectors = kept
+    order = choose(probabilities, vectors, n) if strategy == "diverse" else range(len(scores))
+
+    def suggestion(i: int) -> Suggestion:
+        place, best = int(places[i]), int(probabilities[i].argmax())
+        image = pool[place] if isinstance(pool, Sequence) else None
+        path = os.fspath(image) if isinstance(image, str | os.PathLike) else None
+        return Suggestion(place, path, float(scores[i]), recogniser.names[best], float(probabilities[i, best]))
+
+    return [suggestion(i) for i in order]

@@ -8,13 +8,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 
+from cnaps.active import Suggestion, suggest
 from cnaps.checkpoints import DEFAULT_MODEL
+from cnaps.data.examples import find_images
 from cnaps.data.inputs import Images
-from cnaps.errors import InputError
+from cnaps.errors import CnapsError, InputError
 from cnaps.recogniser import Examples, ModelSource, Name, Recogniser, check_enough, open_model
+from cnaps.review import Judgement, judge, leave_one_out
 
 
 class FewShotClassifier(ClassifierMixin, BaseEstimator):
@@ -63,6 +67,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         examples = self._examples(X, y, network.image_size)
         check_enough(examples.names)
         self.recogniser_ = Recogniser.learn(network, examples, flip=self.flip, source=source)
+        self.examples_ = [examples]  # for `review`
         return self
 
     def partial_fit(self, X: Images, y: Sequence[Any]) -> FewShotClassifier:
@@ -77,11 +82,13 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         else:
             examples = self._examples(X, y, self.recogniser_.image_size)
             self.recogniser_ = self.recogniser_.update(examples, mode=self.updates, flip=self.flip)
+        self.examples_ = [*getattr(self, "examples_", []), examples]
         return self
 
     def forget(self, classes: Sequence[Name]) -> FewShotClassifier:
         """Remove classes."""
         self.recogniser_ = self._fitted().forget(np.asarray(classes).tolist())
+        self.examples_ = [some.of(self.recogniser_.names) for some in self.examples_]
         return self
 
     @property
@@ -119,7 +126,6 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
         `diverse` looks for doubtful images unlike each other; `entropy`, `margin` and `variation-ratio` rank by
         doubt alone; `random` is for comparison. Any number of images streams by; a broken one is warned of.
-        `index` of a suggestion counts the images of the pool; in a folder, its files as sorted by path.
         """
         if isinstance(pool, str | os.PathLike):
             pool = find_images([os.fspath(pool)])
@@ -138,12 +144,13 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         recogniser = self._fitted()
         if not self.examples_:
             raise InputError("there are no examples to review: a task file does not hold them; fit again")
-        names = [name for some in self.examples_ for name in some.names]
+        given = [name for some in self.examples_ for name in some.names]
+        check_enough(given)
+        names, labels = np.unique(given, return_inverse=True)
         features = torch.cat([recogniser.features(some.pixels) for some in self.examples_])
-        labels = torch.tensor([recogniser.names.index(name) for name in names])
-        head = recogniser.adapted.model.head
-        fit = leave_one_out(head, features, labels, recogniser.temperature)
-        return judge(fit, labels.numpy(), recogniser.names)
+        head, places = recogniser.adapted.model.head, torch.from_numpy(labels)
+        fit = leave_one_out(head, features, places, recogniser.temperature)
+        return judge(fit, labels, names.tolist())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a task file: what was learned, without the examples, bound to the model by its fingerprint."""
@@ -154,7 +161,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         """Read a task file; `model` is needed where the task's model does not come with the package."""
         recogniser = Recogniser.load(path, model)
         classifier = cls(model if model is not None else recogniser.source)
-        classifier.recogniser_ = recogniser
+        classifier.recogniser_, classifier.examples_ = recogniser, []
         return classifier
 
     def export_onnx(self, path: str | os.PathLike[str]) -> None:

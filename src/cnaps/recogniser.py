@@ -18,12 +18,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from cnaps.checkpoints import list_models, load_model
 from cnaps.data.inputs import Images, OnError, as_images, stream
 from cnaps.errors import InputError
 from cnaps.nn.adapted import Adapted
 from cnaps.nn.model import CNAPs
+from cnaps.nn.statistics import ClassStatistics
 from cnaps.runtime import pick_device
 
 Name: TypeAlias = str | int
@@ -51,6 +53,11 @@ class Examples:
             where += indices
             batches.append(pixels)
         return cls(torch.cat(batches), [names[i] for i in where])
+
+    def of(self, names: Iterable[Name]) -> Examples:
+        """Those of some classes."""
+        keep = [i for i, name in enumerate(self.names) if name in set(names)]
+        return Examples(self.pixels[keep], [self.names[i] for i in keep])
 
     def concerns(self, titles: Sequence[str] | None = None) -> list[str]:
         """What may be wrong with the labels, a sentence each; `titles` name the images."""
@@ -136,10 +143,32 @@ class Recogniser:
         logits = self.adapted.classify(features) / self.temperature
         return logits.double().softmax(1).cpu().numpy()
 
+    @torch.no_grad()
+    def novelty(self, features: Tensor) -> np.ndarray:
+        """How unlike all classes features (n, d) are, 0..2: one minus the cosine to the nearest class mean."""
+        emphasis, means = self.adapted.model.head.emphasis, self.adapted.statistics.means.to(features.dtype)
+        cosines = F.normalize(features * emphasis, dim=1) @ F.normalize(means * emphasis, dim=1).T
+        return (1 - cosines.amax(1)).cpu().numpy()
+
+    def refit(self, features: Tensor, labels: Tensor) -> Recogniser:
+        """The same classes and FiLM, learned from nothing but these features (n, d) and labels of 0..C-1 (n,)."""
+        scatter = self.adapted.model.head.needs_scatter
+        statistics = ClassStatistics.of(features, labels, len(self.names), scatter=scatter)
+        adapted = self.adapted._with(statistics=statistics, seen=len(labels))
+        return Recogniser(adapted, self.names, self.image_size, self.source)
+
+    def embed(
+        self, images: Images, on_error: OnError | None = None
+    ) -> Iterator[tuple[list[int], Tensor, np.ndarray]]:
+        """Batches of positions, features (n, d) and probabilities (n, C), in order, at constant memory."""
+        for where, pixels in stream(images, self.image_size, on_error=on_error):
+            features = self.features(pixels)
+            yield where, features, self.probabilities(features)
+
     def predict(self, images: Images, on_error: OnError | None = None) -> Iterator[tuple[list[int], np.ndarray]]:
         """Batches of positions and probabilities (n, C), in order, at constant memory; see `stream`."""
-        for where, pixels in stream(images, self.image_size, on_error=on_error):
-            yield where, self.probabilities(self.features(pixels))
+        for where, _, probabilities in self.embed(images, on_error):
+            yield where, probabilities
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the task file; see `cnaps.taskfile`."""

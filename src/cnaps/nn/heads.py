@@ -21,6 +21,11 @@ class Head(nn.Module):
 
     needs_scatter = False
 
+    @property
+    def emphasis(self) -> Tensor:
+        """How much each feature counts where two images are compared: (d,), or one number for all."""
+        return torch.ones(())
+
     def embed(self, features: Tensor) -> Tensor:
         """(N, d) -> (N, d)."""
         return features
@@ -28,6 +33,11 @@ class Head(nn.Module):
     def classifier(self, statistics: ClassStatistics) -> nn.Module:
         """A module from embedded features (M, d) to logits (M, C)."""
         raise NotImplementedError
+
+    def directions(self, statistics: ClassStatistics) -> Tensor:
+        """In which directions (n, d) of emphasised features scatter matters most to the classifier."""
+        means = statistics.means.to(torch.get_default_dtype())
+        return (means - means.mean(0)) * self.emphasis
 
 
 class LinearHead(Head):
@@ -81,6 +91,11 @@ class CosineHead(Head):
         start = torch.full((len(self.groups),), temperature / len(self.groups))
         self.log_temperature = nn.Parameter(start.log())
         self.centring = nn.Parameter(torch.zeros(len(self.groups)))  # through a sigmoid: starts at one half
+
+    @property
+    def emphasis(self) -> Tensor:
+        """By the temperature of each group."""
+        return (self.log_temperature / 2).exp().repeat_interleave(self._sizes())
 
     def embed(self, features: Tensor) -> Tensor:
         """Each group of unit length."""
@@ -136,6 +151,11 @@ class RidgeHead(Head):
         self.log_ridge = nn.Parameter(torch.tensor(0.4).log())
         self.log_temperature = nn.Parameter(torch.tensor([8.0, 5.0]).log())  # of the regression, of the cosine
 
+    @property
+    def emphasis(self) -> Tensor:
+        """The learned weight of each group."""
+        return self.log_weight.exp().repeat_interleave(torch.tensor(self.groups, device=self.log_weight.device))
+
     def embed(self, features: Tensor) -> Tensor:
         """Each group of unit length."""
         return _unit_groups(features, self.groups)
@@ -145,7 +165,7 @@ class RidgeHead(Head):
         if statistics.scatter is None:
             raise InputError("the ridge head needs statistics with scatter; adapt with this head again")
         sizes = torch.tensor(self.groups, device=self.centring.device)
-        weight = self.log_weight.exp().repeat_interleave(sizes)  # (d,)
+        weight = self.emphasis  # (d,)
         means = statistics.means.to(weight.dtype)
         centre = means.mean(0) * torch.sigmoid(self.centring).repeat_interleave(sizes)
         prototypes = (means - centre) * weight
@@ -161,6 +181,12 @@ class RidgeHead(Head):
         return RidgeClassifier(
             regression * temperature[0], F.normalize(prototypes, dim=1) * temperature[1], centre, weight
         )
+
+    def directions(self, statistics: ClassStatistics) -> Tensor:
+        """With the solution and what it is solved for kept, the regression is the same, whatever else is lost."""
+        made = self.classifier(statistics)
+        assert isinstance(made, RidgeClassifier)
+        return torch.cat([made.regression, made.prototypes])
 
     def _solve(self, rows: Tensor, spokes: Tensor, wanted: Tensor) -> Tensor:
         """(rows'rows + ridge I)^-1 spokes'wanted, transposed (C, d), in the smaller of its two forms."""
