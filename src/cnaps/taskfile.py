@@ -22,11 +22,12 @@ from cnaps.errors import CheckpointError
 from cnaps.files import atomic_path
 from cnaps.nn.adapted import Adapted
 from cnaps.nn.film import Film
+from cnaps.nn.heads import Head
 from cnaps.nn.model import CNAPs
-from cnaps.nn.statistics import ClassStatistics
+from cnaps.nn.statistics import RANK, ClassStatistics, in_shared_basis, strongest
 from cnaps.recogniser import ModelSource, Recogniser, open_model
 
-FORMAT, VERSION = "cnaps-task", 1
+FORMAT, VERSION = "cnaps-task", 2  # 1: scatter without a basis, which is still read
 
 
 def write_task(path: str | os.PathLike[str], recogniser: Recogniser) -> None:
@@ -36,15 +37,11 @@ def write_task(path: str | os.PathLike[str], recogniser: Recogniser) -> None:
     tensors = {
         "film": adapted.film.vector(),
         "counts": statistics.counts,
-        "means": statistics.means,
+        "means": statistics.means.float(),
         "task_embedding": adapted.task_embedding,
     }
     if statistics.scatter is not None:
-        # the bulk of such a file: half precision is far below what the number of examples leaves uncertain
-        factors = [_independent(rows.detach()) for rows in statistics.scatter]
-        rows = torch.cat(factors)
-        tensors["scatter"] = rows.half() if (rows.abs() < torch.finfo(torch.half).max).all() else rows
-        tensors["scatter_rows"] = torch.tensor([len(rows) for rows in factors])
+        tensors |= _pack_scatter(adapted.model.head, statistics)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     about: dict[str, Any] = {
         "classes": recogniser.names,
@@ -62,12 +59,27 @@ def write_task(path: str | os.PathLike[str], recogniser: Recogniser) -> None:
         save_file(tensors, temporary, metadata)
 
 
-def _independent(rows: Tensor) -> Tensor:
-    """The fewest rows with the same product rows' rows: n examples around their mean span n - 1 directions."""
-    if not 1 < len(rows) <= 256:
-        return rows
-    values, vectors = torch.linalg.eigh(rows.double() @ rows.double().T)
-    return (vectors[:, values > 1e-9 * values.sum()].T @ rows.double()).to(rows.dtype)
+@torch.no_grad()
+def _pack_scatter(head: Head, statistics: ClassStatistics) -> dict[str, Tensor]:
+    """The bulk of such a file, bounded however many examples there were, in half precision.
+
+    Many rows are written in a basis that all classes share. What the classifier depends on now is in it exactly;
+    the rest is for later updates.
+    """
+    assert statistics.scatter is not None
+    factors = tuple(strongest(rows, len(rows)) for rows in statistics.scatter)
+    ways, total, size = len(factors), sum(map(len, factors)), 2 * len(factors) + 80
+    packed = {}
+    if min(total, factors[0].shape[1]) > size:
+        rank = min(RANK, max(16, 800 // ways))
+        emphasis = head.emphasis.expand(factors[0].shape[1])
+        basis, coordinates = in_shared_basis(
+            tuple(rows * emphasis for rows in factors), head.directions(statistics), size, rank
+        )
+        packed["scatter_basis"], factors = (basis / emphasis).half(), tuple(coordinates)
+    rows = torch.cat(factors)
+    packed["scatter"] = rows.half() if (rows.abs() < torch.finfo(torch.half).max).all() else rows
+    return packed | {"scatter_rows": torch.tensor([len(rows) for rows in factors])}
 
 
 def read_task(path: str | os.PathLike[str], model: ModelSource | None = None) -> Recogniser:
@@ -118,6 +130,8 @@ def _rebuild(model: CNAPs, about: dict[str, Any], tensors: dict[str, Tensor], so
     scatter = None
     if model.head.needs_scatter:
         rows = tensors["scatter"].to(torch.get_default_dtype())
+        if "scatter_basis" in tensors:
+            rows = rows @ tensors["scatter_basis"].to(rows.dtype)
         if rows.ndim != 2 or rows.shape[1] != sum(widths):
             raise ValueError(f"scatter has the shape {tuple(rows.shape)}")
         scatter = tuple(rows.split(tensors["scatter_rows"].tolist()))

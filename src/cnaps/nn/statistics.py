@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+RANK = 64  # rows of scatter that a class keeps when it learns on; while it has fewer than twice as many, all
+
 
 @dataclass(frozen=True)
 class ClassStatistics:
@@ -40,7 +42,9 @@ class ClassStatistics:
     def merge(self, other: ClassStatistics, place: Tensor, ways: int) -> ClassStatistics:
         """Statistics of both sets; class i of `other` is class `place[i]` of the result, new ones at the end.
 
-        Means are kept in double precision from here on, so that thousands of merges do not drift.
+        Means are kept in double precision from here on, so that thousands of merges do not drift. Scatter is
+        that of the union up to 2 RANK rows a class; beyond, its weakest directions are dropped, so that a merge
+        costs the same however many examples there were.
         """
         place = place.to(self.means.device)
         counts = self.means.new_zeros(ways, dtype=torch.float64)
@@ -57,13 +61,41 @@ class ClassStatistics:
             parts: list[list[Tensor]] = [[f] for f in self.scatter] + [[] for _ in range(ways - known)]
             for i, k in enumerate(place.tolist()):
                 parts[k] += [other.scatter[i], between[k : k + 1].to(other.scatter[i].dtype)]
-            scatter = tuple(_bounded(torch.cat(rows)) for rows in parts)
+            scatter = tuple(_bounded(torch.cat(rows), RANK) for rows in parts)
         return ClassStatistics(counts + added, means + share * gap, scatter)
 
 
-def _bounded(rows: Tensor) -> Tensor:
-    """At most d rows with the same product rows' rows; rows of nothing but zeros are dropped."""
+def _bounded(rows: Tensor, rank: int | None = None) -> Tensor:
+    """At most d rows with the same product rows' rows, or only the `rank` strongest of more than twice as many."""
     rows = rows[rows.abs().amax(1) > 0] if len(rows) else rows
-    if len(rows) <= rows.shape[1]:
+    if rank is not None and len(rows) > 2 * rank and rows.shape[1] > rank:
+        return strongest(rows, rank)
+    return rows if len(rows) <= rows.shape[1] else torch.linalg.qr(rows, mode="r").R
+
+
+def strongest(rows: Tensor, rank: int) -> Tensor:
+    """At most `rank` rows whose product comes closest to rows' rows (n, d); without those that add nothing.
+
+    >>> strongest(torch.tensor([[3.0, 0.0], [4.0, 0.0], [0.0, 1.0]]), 1).abs()
+    tensor([[5., 0.]])
+    """
+    if len(rows) == 0:
         return rows
-    return torch.linalg.qr(rows, mode="r").R
+    exact = rows.double() if len(rows) <= rows.shape[1] else torch.linalg.qr(rows.double(), mode="r").R
+    values, vectors = torch.linalg.eigh(exact @ exact.T)
+    keep = vectors[:, values > 1e-9 * values.sum()][:, -rank:]
+    return (keep.T @ exact).to(rows.dtype)
+
+
+def in_shared_basis(
+    factors: tuple[Tensor, ...], directions: Tensor, size: int, rank: int
+) -> tuple[Tensor, list[Tensor]]:
+    """Factors (r_k, d) by a basis (size, d) for all, and rows (at most rank, size) for each.
+
+    The basis holds `directions` (n, d) exactly, and what is strongest beside them.
+    """
+    first = torch.linalg.qr(directions.double().T).Q  # (d, n)
+    rest = torch.cat([strongest(rows, rank) for rows in factors]).double()
+    rest = strongest(rest - rest @ first @ first.T, max(0, size - first.shape[1]))
+    basis = torch.linalg.qr(torch.cat([first, rest.T], 1)).Q.T.to(directions.dtype)
+    return basis, [strongest(rows @ basis.T, rank) for rows in factors]
