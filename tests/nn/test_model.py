@@ -294,6 +294,11 @@ def test_wrong_input_is_refused_with_what_to_do(images: Tensor, labels: Tensor, 
         small_model().adapt(images, labels)
 
 
+def test_a_set_encoder_below_its_smallest_size_is_refused() -> None:
+    with pytest.raises(InputError, match="32 pixels or more"):
+        CNAPs(replace(SMALL, set_encoder_size=16))
+
+
 @pytest.mark.parametrize(
     "field", ["adaptation", "head", "features", "set_encoder_norm", "backbone_norm", "backbone"]
 )

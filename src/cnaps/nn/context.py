@@ -11,10 +11,43 @@ from torch.utils.checkpoint import checkpoint
 from cnaps.nn.backbones.base import pool
 
 
+class Chunks:
+    """Activations of many images, a chunk at a time. A chunk is replaced by its result before the next one is run.
+
+    Without gradients results are kept in one block of memory, each in the place of the one before. Kept as they
+    come, small and large pieces would alternate in memory, and what is freed would be of little use to others: the
+    peak would be several depths of the network instead of one.
+    """
+
+    def __init__(self, images: Tensor, size: int) -> None:
+        self.parts = [part for part in images.split(size) if len(part)]
+        self._places: list[Tensor] = []  # of the parts, in the block
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def __setitem__(self, i: int, value: Tensor) -> None:
+        if torch.is_grad_enabled() or len(self) == 1:
+            self.parts[i] = value
+            return
+        if i == 0:
+            self._make_places(value)
+        self.parts[i] = self._places[i].copy_(value)
+
+    def _make_places(self, first: Tensor) -> None:
+        """Places for results like the first one; the block before is used again if it is large enough."""
+        _, c, h, w = first.shape
+        block = self._places[0]._base if self._places else None
+        if block is None or block.shape[1] < first.numel():
+            block = first.new_empty(len(self), first.numel())
+        counts = [len(part) for part in self.parts]
+        self._places = [
+            row[: n * c * h * w].view(n, h, w, c).permute(0, 3, 1, 2) for n, row in zip(counts, block, strict=True)
+        ]
+
+
 class Context:
     """Activations of all context images at one depth; `run` takes them deeper, `readout` pools them.
-
-    The first chunk is replaced by its result before the second is run, so one depth is in memory, not two.
 
     With `lite=h`, every readout lets gradients through only h images drawn for it, scaled by N / h: the forward
     pass is exact and the gradient right on average. Readouts draw independently of each other, because the
@@ -48,24 +81,20 @@ class Context:
             self.inverse = torch.argsort(order).to(images.device)
             images = images[order.to(images.device)]
         size = chunk_size or count
-        self.parts = [part for part in images[:carrying].split(size) if len(part)]
-        self.carrying = len(self.parts)  # parts behind these are run without gradients
-        self.parts += [part for part in images[carrying:].split(size) if len(part)]
+        self.carrying = Chunks(images[:carrying], size)
+        self.rest = Chunks(images[carrying:], size)  # run without gradients
 
     def run(self, module: Callable[[Tensor], Tensor]) -> None:
         """Replace every activation by what `module` makes of it."""
-        for i, part in enumerate(self.parts):
-            if i >= self.carrying:
-                with torch.no_grad():
-                    self.parts[i] = module(part)
-            elif self.recompute:
-                self.parts[i] = checkpoint(module, part, use_reentrant=False)
-            else:
-                self.parts[i] = module(part)
+        for i, part in enumerate(self.carrying.parts):
+            self.carrying[i] = checkpoint(module, part, use_reentrant=False) if self.recompute else module(part)
+        with torch.no_grad():
+            for i, part in enumerate(self.rest.parts):
+                self.rest[i] = module(part)
 
     def readout(self, which: int = 0) -> Tensor:
         """Pooled activations (N, C), in the order in which the images were given."""
-        pooled = torch.cat([pool(part) for part in self.parts])
+        pooled = torch.cat([pool(part) for part in (*self.carrying.parts, *self.rest.parts)])
         if self.scale is None or self.inverse is None:
             return pooled
         factor = self.scale[which][:, None]

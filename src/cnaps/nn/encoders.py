@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from cnaps.nn.context import Chunks
+
 
 class DenseResidual(nn.Linear):
     """x -> W x + b + x."""
@@ -48,36 +50,32 @@ class SetEncoder(nn.Module):
         if self.image_size is not None and images.shape[-1] > self.image_size:
             images = F.interpolate(images, (self.image_size, self.image_size), mode="area")
         images = images.contiguous(memory_format=torch.channels_last)
-        chunks = list(images.split(chunk_size or len(images)))
+        chunks = Chunks(images, chunk_size or len(images))
         for layer, conv in enumerate(self.convs):
             norm = self.norms[layer] if len(self.norms) else None
             self._layer(chunks, conv, norm, recompute)  # type: ignore[arg-type]
-        return torch.cat([chunk.mean((2, 3)) for chunk in chunks])
+        return torch.cat([chunk.mean((2, 3)) for chunk in chunks.parts])
 
     @staticmethod
-    def _layer(chunks: list[Tensor], conv: nn.Conv2d, norm: nn.BatchNorm2d | None, recompute: bool) -> None:
-        # Chunks are replaced one by one, so that one layer's activations are in memory, not two.
+    def _layer(chunks: Chunks, conv: nn.Conv2d, norm: nn.BatchNorm2d | None, recompute: bool) -> None:
         if norm is None:
-            for i, chunk in enumerate(chunks):
+            for i, chunk in enumerate(chunks.parts):
                 chunks[i] = F.relu(F.max_pool2d(conv(chunk), 2))
             return
         # Norm and ReLU rise with their input where gamma is positive, so they commute with the max-pool, on a
         # quarter of the numbers; where gamma is negative, the sign goes into the convolution.
         sign = torch.where(norm.weight.detach() < 0, -1.0, 1.0)
         weight = conv.weight * sign[:, None, None, None]
-        counts, means, variances = [], [], []
-        for i, chunk in enumerate(chunks):
+        moments = weight.new_empty(2, len(chunks), len(weight))  # mean and variance of each chunk's convolution
+        for i, chunk in enumerate(chunks.parts):
             filtered = (
                 checkpoint(_filter, chunk, weight, use_reentrant=False) if recompute else _filter(chunk, weight)
             )
-            chunks[i], mean, variance = filtered
-            counts.append(len(chunk))
-            means.append(mean)
-            variances.append(variance)
-        mean, variance = _combine(counts, means, variances)
+            chunks[i], moments[0, i], moments[1, i] = filtered
+        mean, variance = _combine([len(chunk) for chunk in chunks.parts], *moments)
         scale = norm.weight.abs() * torch.rsqrt(variance + norm.eps)
         shift = norm.bias - mean * scale
-        for i, chunk in enumerate(chunks):
+        for i, chunk in enumerate(chunks.parts):
             chunks[i] = F.relu(torch.addcmul(shift[:, None, None], chunk, scale[:, None, None]))
 
 
@@ -90,12 +88,11 @@ def _filter(chunk: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return F.max_pool2d(filtered, 2), mean, average @ (rows - mean).square()
 
 
-def _combine(counts: Sequence[int], means: Sequence[Tensor], variances: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Mean and variance of a whole from those of its parts."""
-    share = torch.tensor(counts, dtype=means[0].dtype, device=means[0].device)[:, None] / sum(counts)
-    each = torch.stack(list(means))  # (chunks, C)
-    mean = (share * each).sum(0)
-    return mean, (share * (torch.stack(list(variances)) + (each - mean) ** 2)).sum(0)
+def _combine(counts: Sequence[int], means: Tensor, variances: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of a whole from those of its parts (chunks, C)."""
+    share = torch.tensor(counts, dtype=means.dtype, device=means.device)[:, None] / sum(counts)
+    mean = (share * means).sum(0)
+    return mean, (share * (variances + (means - mean) ** 2)).sum(0)
 
 
 class StageEncoder(nn.Module):

@@ -241,3 +241,7 @@ def _check_config(config: ModelConfig) -> None:
         value = getattr(config, field)
         if value not in allowed:
             raise InputError(f"{field} cannot be {value!r}; there are: {', '.join(allowed)}")
+    if config.set_encoder_size is not None and config.set_encoder_size < 32:
+        raise InputError(
+            f"set_encoder_size cannot be {config.set_encoder_size}: five poolings need 32 pixels or more"
+        )

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from cnaps.errors import CheckpointError
 from cnaps.nn.backbones.base import Backbone, Normalisation
+from cnaps.nn.fused import FusedConv2d
 
 # expansion, kernel, stride, channels, blocks: one row a stage
 _STAGES = (
@@ -73,7 +74,15 @@ class InvertedBottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C_in, H, W) -> (N, C_out, H / stride, W / stride)."""
-        return x + self.layers(x) if self.shortcut else self.layers(x)
+        if not self.shortcut:
+            return self.layers(x)
+        *before, last, _ = self.layers
+        if isinstance(last, FusedConv2d):
+            y = x
+            for layer in before:
+                y = layer(y)
+            return last.plus(y, x)
+        return x + self.layers(x)
 
 
 def efficientnet_lite0() -> Backbone:

@@ -7,6 +7,7 @@ import itertools
 from torch import Tensor, nn
 
 from cnaps.nn.backbones.base import Backbone
+from cnaps.nn.fused import FusedConv2d
 
 
 class BasicBlock(nn.Module):
@@ -16,7 +17,7 @@ class BasicBlock(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(outputs)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.conv2: nn.Module = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(outputs)
         self.relu1 = nn.ReLU(inplace=True)
         self.relu2 = nn.ReLU(inplace=True)
@@ -30,6 +31,8 @@ class BasicBlock(nn.Module):
         """(N, C_in, H, W) -> (N, C_out, H / stride, W / stride)."""
         shortcut = x if self.downsample is None else self.downsample(x)
         x = self.relu1(self.bn1(self.conv1(x)))
+        if isinstance(self.conv2, FusedConv2d):
+            return self.conv2.plus(x, shortcut, self.relu2)
         return self.relu2(self.bn2(self.conv2(x)) + shortcut)
 
 
