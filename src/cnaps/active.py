@@ -43,7 +43,12 @@ def doubt(
 
 
 def choose(
-    probabilities: np.ndarray, features: np.ndarray, n: int, strategy: str = "diverse", *, seed: int = 0
+    probabilities: np.ndarray,
+    features: np.ndarray,
+    n: int,
+    strategy: str = "diverse",
+    *,
+    seed: int | np.random.Generator = 0,
 ) -> list[int]:
     """The `n` rows to label next, best first.
 

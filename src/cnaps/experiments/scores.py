@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from cnaps.errors import CnapsError, DataError, InputError
 from cnaps.files import write_json
 
+T = TypeVar("T")
 BINS = 15  # of the confidence, for the calibration error
 LOG_TEMPERATURES = np.linspace(-1.2, 1.2, 13)  # at which likelihoods are kept, so that calibration needs no logits
 
@@ -63,6 +64,29 @@ def measure(logits: Tensor, labels: Tensor) -> dict[str, Any]:
     }
 
 
+def read_lines(path: Path, make: Callable[[dict[str, Any]], T]) -> list[T]:
+    """What the lines of a file of JSON hold; a last line that was cut off by a crash does not count."""
+    found = []
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1] if path.exists() else [], 1):
+        try:
+            found.append(make(json.loads(line)))
+        except (ValueError, TypeError) as error:
+            raise DataError(f"{path}, line {number} is damaged ({error}): remove that line") from error
+    return found
+
+
+def append_lines(path: Path, values: Iterable[dict[str, Any]]) -> None:
+    """Add lines of JSON, after taking away a torn last one."""
+    text = b"".join(json.dumps(value).encode() + b"\n" for value in values)
+    try:
+        with open(path, "ab+") as file:
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
+            file.write(text)
+    except OSError as error:
+        raise CnapsError(f"cannot write {path}: {error.strerror or error}") from error
+
+
 class ScoreBook:
     """The scores in a folder. Every rank appends to a file of its own; together they are what is done."""
 
@@ -75,27 +99,13 @@ class ScoreBook:
 
     def read(self) -> dict[tuple[str, str, int], Score]:
         """All scores of all ranks; a line that was cut off by a crash does not count."""
-        found: dict[tuple[str, str, int], Score] = {}
-        for path in sorted(self.folder.glob("scores-*.jsonl")):
-            for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
-                try:
-                    score = Score(**json.loads(line))
-                except (ValueError, TypeError) as error:
-                    raise DataError(f"{path}, line {number} is damaged ({error}): remove that line") from error
-                found[score.key] = score
-        return found
+        paths = sorted(self.folder.glob("scores-*.jsonl"))
+        scores = [score for path in paths for score in read_lines(path, lambda line: Score(**line))]
+        return {score.key: score for score in scores}
 
     def append(self, scores: Iterable[Score]) -> None:
         """Add lines."""
-        text = b"".join(json.dumps(asdict(score)).encode() + b"\n" for score in scores)
-        try:
-            with open(self._path, "ab+") as file:
-                file.seek(0)
-                whole = file.read().rfind(b"\n") + 1
-                file.truncate(whole)  # a torn last line
-                file.write(text)
-        except OSError as error:
-            raise CnapsError(f"cannot write {self._path}: {error.strerror or error}") from error
+        append_lines(self._path, map(asdict, scores))
 
     def agree(self, setup: Mapping[str, Any], write: bool) -> dict[str, Any]:
         """The setup of all runs in this folder; refused where `setup` would mix results of different things."""
