@@ -27,7 +27,11 @@ _INSTALLED = Path(__file__).parent / "models"  # models that come with the packa
 
 
 def list_models() -> list[str]:
-    """Names of the models that come with the package."""
+    """Names of the models that come with the package.
+
+    >>> DEFAULT_MODEL in list_models()
+    True
+    """
     return sorted(path.parent.name for path in _INSTALLED.glob("*/config.json"))
 
 
@@ -75,6 +79,9 @@ def load_model(
     """Read a model by its name (see `list_models`) or from its folder.
 
     `backbone` is for models whose backbone is not registered.
+
+    >>> load_model("cnaps-lite0").config.backbone
+    'efficientnet_lite0'
     """
     folder = _INSTALLED / str(source) if str(source) in list_models() else Path(source)
     config_file, weights_file = folder / "config.json", folder / "model.safetensors"
