@@ -123,21 +123,21 @@ class Engine(threading.Thread):
         if again:
             if self._base is None:
                 self._say("learning", f"Learning from {count} examples")
-            self._base, self._origin = self._learn(plan), origin
-            self._features.clear()
+            self._base, self._features = self._learn(plan)
+            self._origin = origin
             self._conclude(replace(plan, pool=[]), thorough=False)
             self._conclude(plan, thorough=True)
         self._say("ready", f"Learned from {count} images", time.monotonic() - started)
 
-    def _learn(self, plan: Plan) -> Adapted:
-        """Read all examples; or take what an imported task learned, whose FiLM then stays."""
+    def _learn(self, plan: Plan) -> tuple[Adapted, dict[str, Tensor]]:
+        """Read all examples, and their features; or take what an imported task learned, whose FiLM then stays."""
         if plan.task is not None:
-            return Recogniser.load(plan.task, self.model).adapted
-        names = [name for name, ids in plan.classes.items() for _ in ids]
-        pixels = self._read([i for ids in plan.classes.values() for i in ids])
-        adapted = Recogniser.learn(self.model, Examples(pixels, list(names))).adapted
+            return Recogniser.load(plan.task, self.model).adapted, {}
+        own = sorted(plan.classes)
+        pixels = self._read([i for name in own for i in plan.classes[name]])
+        adapted = Recogniser.learn(self.model, Examples(pixels, [n for n in own for _ in plan.classes[n]])).adapted
         self._check_current()
-        return adapted
+        return adapted, _features_in(adapted.statistics, [plan.classes[name] for name in own])
 
     def _statistics(self, plan: Plan, features: Tensor, labels: Tensor) -> ClassStatistics:
         """Of the classes in the order of their names; `labels` count those with images only."""
@@ -231,6 +231,15 @@ class Engine(threading.Thread):
     def _say(self, phase: str, text: str, seconds: float | None = None) -> None:
         self.status = {"phase": phase, "text": text, "seconds": seconds}
         self.version = next(self._numbers)
+
+
+def _features_in(statistics: ClassStatistics, images: Sequence[Sequence[str]]) -> dict[str, Tensor]:
+    """Features of the images of each class, where statistics still hold them one by one: a second pass saved."""
+    found: dict[str, Tensor] = {}
+    for mean, rows, ids in zip(statistics.means, statistics.scatter or (), images, strict=False):
+        if len(rows) == len(ids):
+            found.update(zip(ids, mean + rows, strict=True))
+    return found
 
 
 def _prediction(probabilities: np.ndarray, keys: Sequence[str], stranger: bool) -> dict[str, Any]:
