@@ -111,6 +111,15 @@ def load_model(
     return model.to(device)
 
 
+def write_notes(folder: str | os.PathLike[str], notes: Mapping[str, Any]) -> None:
+    """Add notes to a saved model, whose weights stay as they are."""
+    config_file = Path(folder) / "config.json"
+    config = _read_config(config_file)
+    config["notes"] = {**config.get("notes", {}), **notes}
+    config["digest"] = _digest(config, Path(folder) / "model.safetensors")
+    write_json(config_file, config)
+
+
 def read_safetensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file, with an error for people where it is none."""
     if not path.is_file():

@@ -56,7 +56,7 @@ def test_an_interval_is_196_standard_errors() -> None:
 
 def test_a_difference_is_taken_over_the_tasks_that_both_have_done() -> None:
     some = {("a", 0): 0.5, ("a", 1): 0.9, ("b", 0): 0.4, ("b", 1): 0.6, ("b", 7): 0.0}
-    scores = Scores(score(name, index, accuracy) for (name, index), accuracy in some.items())
+    scores = Scores.of(score(name, index, accuracy) for (name, index), accuracy in some.items())
     difference = scores.difference("a", "b", ["digits"])
     assert difference is not None
     assert (difference.mean, difference.count) == (pytest.approx(0.2), 2)
@@ -67,7 +67,7 @@ def test_the_calibration_error_is_the_gap_between_confidence_and_hits() -> None:
     logits = torch.tensor([[2.0, 0.0], [2.0, 0.0], [0.0, 0.5]])
     facts = measure(logits, torch.tensor([0, 1, 0]))
     sure, unsure = 1 / (1 + math.exp(-2)), 1 / (1 + math.exp(-0.5))
-    error = Scores([score("a", 0, **facts)]).calibration_error("a", ["digits"])
+    error = Scores.of([score("a", 0, **facts)]).calibration_error("a", ["digits"])
     assert error == pytest.approx((2 * abs(sure - 0.5) + unsure) / 3, abs=1e-4)
 
 
@@ -118,7 +118,12 @@ def test_a_second_run_continues_and_the_result_is_that_of_one_run(
     whole = [*evaluate[:4], "--out", tmp_path / "whole", *evaluate[6:]]
     run(*whole, "--tasks", 3, "--learners", "cnaps,protonet,logreg")
     results = [json.loads((folder / "evaluation.json").read_text()) for folder in (out, tmp_path / "whole")]
-    assert results[0]["tasks"] == results[1]["tasks"]
+    accuracies = [
+        {who: column["accuracy"] for who, (column,) in ((w, c.values()) for w, c in each["scores"].items())}
+        for each in results
+    ]
+    assert accuracies[0] == accuracies[1]
+    assert len(accuracies[0]["cnaps"]) == 3
     assert (out / "evaluation.png").read_bytes()[:4] == b"\x89PNG"
     assert "digits" in (out / "evaluation.md").read_text()
     assert "<table>" in (out / "evaluation.html").read_text()

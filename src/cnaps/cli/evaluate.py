@@ -65,7 +65,6 @@ def evaluate(
     from cnaps.errors import InputError
     from cnaps.experiments.comparison import comparison_report
     from cnaps.experiments.evaluation import TaskSet, compare
-    from cnaps.experiments.published import published_table
 
     if beside not in (None, "paper"):
         raise InputError(f"--beside takes 'paper', not {beside!r}")
@@ -80,13 +79,10 @@ def evaluate(
     found = compare(model, names_of(chosen), task_set, out, size=size)
     if found is None:
         return
-    first = names_of(chosen)[0].partition("=")[0]
-    report = comparison_report(
-        found, unseen=unseen_sets(found.scores.collections, unseen, model), against=against or first
-    )
-    if beside:
-        report.tables["published"] = published_table(found.scores.collections)
-    finish(report, out)
+    names = sorted(found["setup"]["data set"])
+    found |= {"name": "evaluation", "title": "Few-shot accuracy", "beside": beside}
+    found |= {"unseen": unseen_sets(names, unseen, model), "against": against or label_of(chosen)}
+    finish(comparison_report(found), out)
 
 
 def calibrate(
@@ -98,21 +94,16 @@ def calibrate(
 
     Take results of the model as it is now; what is found is added to the calibration that it has.
     """
-    import json
-
-    from cnaps.checkpoints import load_model
+    from cnaps.checkpoints import load_model, write_notes
     from cnaps.errors import DataError
     from cnaps.experiments.scores import ScoreBook, fit_calibration
-    from cnaps.files import write_json
 
     chosen = [score for score in ScoreBook(results).read().values() if score.learner == learner]
     if not chosen:
         raise DataError(f"{results} has no results of {learner}")
     old = load_model(model).notes.get("calibration", (0.0, 0.0, 0.0))
     found = [round(a + b, 4) for a, b in zip(old, fit_calibration(chosen), strict=True)]
-    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    config["notes"] = {**config.get("notes", {}), "calibration": found}
-    write_json(model / "config.json", config)
+    write_notes(model, {"calibration": found})
     a, b, c = found
     typer.echo(f"{model}: log T = {a} + {b} log(ways) + {c} log(shots), from {len(chosen)} tasks")
 
@@ -152,6 +143,11 @@ def finish(report: Report, out: Path) -> None:
 def names_of(text: str) -> list[str]:
     """The parts of a list with commas."""
     return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def label_of(chosen: str) -> str:
+    """The name of the first learner of a list."""
+    return names_of(chosen)[0].partition("=")[0]
 
 
 def open_collections(data: list[Path], split: str | None) -> list[Collection]:

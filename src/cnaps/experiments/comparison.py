@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cnaps.errors import InputError
-from cnaps.experiments.evaluation import Comparison
+from cnaps.experiments.published import published_table
 from cnaps.experiments.reporting import COLOURS, MARKERS, Report, Table, new_figure
 from cnaps.experiments.scores import Estimate, Scores
 from cnaps.learners.gradient import film_layers, residual_adapters
@@ -18,84 +18,78 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def comparison_report(
-    found: Comparison,
-    *,
-    unseen: Sequence[str],
-    against: str,
-    name: str = "evaluation",
-    title: str = "Few-shot accuracy",
-) -> Report:
-    """Accuracy for each data set, averages over groups, paired differences, calibration."""
-    scores, learners = found.scores, found.learners
+def comparison_report(data: dict[str, Any]) -> Report:
+    """Accuracy for each data set, averages over groups, paired differences, calibration.
+
+    `data` is what `compare` gave, and beside it: `name`, `title` and perhaps a `note`, the names of `unseen` data
+    sets, whom to compare `against`, perhaps rows of `parameters`, and `beside`, whose published table to show.
+    """
+    name = data["name"]
+    scores, learners, against = Scores.from_json(data["scores"]), list(data["setup"]["learner"]), data["against"]
     if against not in learners:
         raise InputError(f"cannot compare with {against}: there are results of {', '.join(learners)}")
-    rows = table_rows(scores.collections, unseen)
+    others = [who for who in learners if who != against]
+    rows = table_rows(scores.collections, data["unseen"])
+
+    def table(caption: str, names: Sequence[str], cell: Callable[[str, list[str]], Any]) -> Table:
+        return Table(
+            caption, ["data set", *names], [[row, *[cell(who, some) for who in names]] for row, some in rows]
+        )
+
     tables = {
-        name: Table(
+        name: table(
             "Accuracy in percent, mean over tasks with 95% interval",
-            ["data set", *learners],
-            [[row, *[_cell(scores.accuracy(who, some)) for who in learners]] for row, some in rows],
+            learners,
+            lambda who, some: _cell(scores.accuracy(who, some)),
         ),
-        "differences": Table(
+        "differences": table(
             f"Difference from {against} on the same tasks, in percentage points",
-            ["data set", *[who for who in learners if who != against]],
-            [
-                [row, *[_cell(scores.difference(who, against, some), True) for who in learners if who != against]]
-                for row, some in rows
-            ],
+            others,
+            lambda who, some: _cell(scores.difference(who, against, some), True),
         ),
-        "calibration": Table(
+        "calibration": table(
             "Expected calibration error (15 bins), mean over data sets",
-            ["data set", *learners],
-            [[row, *[_error(scores.calibration_error(who, some)) for who in learners]] for row, some in rows],
+            learners,
+            lambda who, some: _error(scores.calibration_error(who, some)),
         ),
-        "tasks": Table(
-            "Number of tasks",
-            ["data set", *learners],
-            [[row, *[sum(len(scores.of(who, c)) for c in some) for who in learners]] for row, some in rows],
+        "tasks": table(
+            "Number of tasks", learners, lambda who, some: sum(len(scores.column(who, c).index) for c in some)
         ),
     }
-    if len(learners) < 2:
+    if not others:
         del tables["differences"]
-    data = {
-        "setup": found.setup,
-        "groups": {row: list(some) for row, some in rows if len(some) > 1},
-        "results": {
-            who: {
-                row: {
-                    "accuracy": _numbers(scores.accuracy(who, some)),
-                    f"difference from {against}": _numbers(scores.difference(who, against, some)),
-                    "calibration error": scores.calibration_error(who, some),
-                }
-                for row, some in rows
+    results = {
+        who: {
+            row: {
+                "accuracy": _numbers(scores.accuracy(who, some)),
+                f"difference from {against}": _numbers(scores.difference(who, against, some)),
+                "calibration error": scores.calibration_error(who, some),
             }
-            for who in learners
-        },
-        "tasks": {
-            who: {
-                each: [
-                    {"index": s.index, "ways": s.ways, "context": s.context, "accuracy": round(s.accuracy, 4)}
-                    for s in scores.of(who, each)
-                ]
-                for each in scores.collections
-            }
-            for who in learners
-        },
+            for row, some in rows
+        }
+        for who in learners
     }
     pictures = {name: _accuracies(scores, learners), "reliability": _reliability(scores, learners)}
-    text = ["Every learner sees the same tasks, the same backbone and the same image size."]
-    return Report(name, title, text, tables, pictures, data)
+    if "parameters" in data:
+        tables["parameters"] = Table("Numbers that belong to a task", ADAPTER_COLUMNS, data["parameters"])
+    if data.get("beside"):
+        tables["published"] = published_table(scores.collections)
+    text = ["Every learner sees the same tasks, the same backbone and the same image size.", data.get("note", "")]
+    return Report(
+        name, data["title"], [line for line in text if line], tables, pictures, {**data, "results": results}
+    )
 
 
-def adapter_table(backbone: Backbone) -> Table:
-    """What FiLM and residual adapters add to each layer and to the whole network."""
+ADAPTER_COLUMNS = ("adapter", "numbers", "layers", "numbers a layer")
+
+
+def adapter_rows(backbone: Backbone) -> list[list[Any]]:
+    """What FiLM and residual adapters add to each layer and to the whole network, under ADAPTER_COLUMNS."""
     counts = [[p.numel() for p in part(backbone)[1]] for part in (film_layers, residual_adapters)]
-    rows: list[Sequence[Any]] = [
+    return [
         ["FiLM", sum(counts[0]), len(counts[0]) // 2, round(2 * sum(counts[0]) / len(counts[0]))],
         ["residual adapters", sum(counts[1]), len(counts[1]), round(sum(counts[1]) / len(counts[1]))],
     ]
-    return Table("Numbers that belong to a task", ["adapter", "numbers", "layers", "numbers a layer"], rows)
 
 
 def table_rows(collections: Sequence[str], unseen: Sequence[str]) -> list[tuple[str, list[str]]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -12,8 +14,8 @@ from cnaps.progress import track
 
 
 @torch.no_grad()
-def embeddings_report(model: CNAPs, task_set: TaskSet, *, size: int, seed: int = 0) -> Report:
-    """A panel for z_G, for the first and for the last FiLM layer; the silhouette says how far apart they lie."""
+def embed_tasks(model: CNAPs, task_set: TaskSet, *, size: int, seed: int = 0) -> dict[str, Any]:
+    """z_G and the first and last FiLM layer of each task in the plane, and silhouettes by data set."""
     from sklearn.manifold import TSNE
     from sklearn.metrics import silhouette_score
     from sklearn.preprocessing import StandardScaler
@@ -27,22 +29,30 @@ def embeddings_report(model: CNAPs, task_set: TaskSet, *, size: int, seed: int =
         vectors["z_G"].append(adapted.task_embedding.numpy())
         vectors["first FiLM layer"].append(torch.cat(adapted.film.stages[0][0]).numpy())
         vectors["last FiLM layer"].append(torch.cat(adapted.film.stages[-1][-1]).numpy())
-    figure = new_figure(14, 4.6)
-    table = Table("Silhouette by data set (1: apart, 0: mixed), in the original space", ["what", "silhouette"])
-    points = {}
-    for axes, (what, rows) in zip(figure.subplots(1, 3), vectors.items(), strict=True):
+    silhouettes, points = {}, {}
+    for what, rows in vectors.items():
         values = StandardScaler().fit_transform(np.stack(rows))
-        perplexity = min(30.0, (len(rows) - 1) / 3)
-        placed = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(values)
-        table.rows.append([what, round(float(silhouette_score(values, names)), 3)])
-        points[what] = [[round(float(x), 3) for x in point] for point in placed]
-        for i, name in enumerate(task_set.tasks):
-            mine = np.array([other == name for other in names])
+        placed = TSNE(perplexity=min(30.0, (len(rows) - 1) / 3), init="pca", random_state=seed).fit_transform(
+            values
+        )
+        silhouettes[what] = round(float(silhouette_score(values, names)), 3)
+        points[what] = placed.astype(float).round(3).tolist()
+    setup = {"model": model.fingerprint(), "protocol": task_set.protocol}
+    return {"setup": setup, "data sets": names, "silhouette": silhouettes, "points": points}
+
+
+def embeddings_report(data: dict[str, Any]) -> Report:
+    """A panel for z_G, for the first and for the last FiLM layer; the silhouette says how far apart they lie."""
+    names = np.array(data["data sets"])
+    figure = new_figure(14, 4.6)
+    for axes, (what, points) in zip(figure.subplots(1, 3), data["points"].items(), strict=True):
+        for i, name in enumerate(dict.fromkeys(data["data sets"])):
             style = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
-            axes.scatter(*placed[mine].T, s=14, label=name, **style)
+            axes.scatter(*np.array(points)[names == name].T, s=14, label=name, **style)
         axes.set(title=what, xticks=[], yticks=[])
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=7, fontsize="small")
-    data = {"data sets": names, "silhouette": {row[0]: row[1] for row in table.rows}, "points": points}
+    caption = "Silhouette by data set (1: apart, 0: mixed), in the original space"
+    table = Table(caption, ["what", "silhouette"], list(map(list, data["silhouette"].items())))
     text = [
         "A dot is a task, its colour the data set; tasks of one data set that lie together get like parameters."
     ]

@@ -113,7 +113,7 @@ def evaluate(
                 bar.update(row, advance=1, note="  ".join(f"{s.learner} {s.accuracy:.3f}" for s in task))
     if world is not None:
         world.wait()
-    return Scores(book.read().values())
+    return Scores.of(book.read().values())
 
 
 class _Runner:
@@ -175,16 +175,6 @@ def ahead(function: Callable[[T], R], items: Iterable[T], depth: int = 2) -> Ite
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-@dataclass
-class Comparison:
-    """What `compare` found."""
-
-    scores: Scores
-    learners: list[str]
-    setup: dict[str, Any]
-    backbone: Backbone
-
-
 def load_learners(chosen: Iterable[str], base: CNAPs) -> tuple[dict[str, Learner], dict[str, str]]:
     """Methods by label, and a fingerprint of what each was made from."""
     methods: dict[str, Learner] = {}
@@ -201,10 +191,11 @@ def load_learners(chosen: Iterable[str], base: CNAPs) -> tuple[dict[str, Learner
 
 def compare(
     model: str, chosen: Iterable[str], task_set: TaskSet, out: str | Path, *, size: int | None = None
-) -> Comparison | None:
+) -> dict[str, Any] | None:
     """Evaluate `name`, `name=FOLDER` or `name@variant=FOLDER` entries, by all processes; the first has the result.
 
-    Methods without a model of their own use `model`, and all share its backbone.
+    Methods without a model of their own use `model`, and all share its backbone. The result, setup and scores, is
+    plain data for `comparison_report`.
     """
     base = load_model(model)
     side = size or base.image_size
@@ -221,7 +212,7 @@ def compare(
     scores = evaluate(methods, FrozenFeatures(base.backbone), task_set, book, size=side, world=world)
     if world is not None:
         world.close()
-    return Comparison(scores, list(merged["learner"]), merged, base.backbone) if main else None
+    return {"setup": merged, "scores": scores.to_json()} if main else None
 
 
 def _fingerprint(backbone: Backbone) -> str:

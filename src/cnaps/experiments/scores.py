@@ -173,40 +173,72 @@ class Estimate:
         return {"mean": self.mean, "interval": width, "tasks": self.count}
 
 
+@dataclass(frozen=True)
+class Column:
+    """One learner on the tasks of one data set; `bins` are summed over them."""
+
+    index: list[int]
+    accuracy: list[float]
+    seconds: list[float]
+    bins: list[list[float]]
+
+    @classmethod
+    def of(cls, scores: Iterable[Score]) -> Column:
+        """From its scores, in any order."""
+        rows = sorted(scores, key=lambda score: score.index)
+        bins = np.sum([score.bins for score in rows], axis=0).round(3).tolist()
+        accuracy = [round(score.accuracy, 5) for score in rows]
+        return cls([score.index for score in rows], accuracy, [score.seconds for score in rows], bins)
+
+
 class Scores:
-    """Scores by learner and data set, and what can be said of them."""
+    """Scores by learner and data set, and what can be said of them; plain JSON, and back again."""
 
-    def __init__(self, scores: Iterable[Score]) -> None:
-        self._tables: dict[tuple[str, str], dict[int, Score]] = {}
+    def __init__(self, columns: Mapping[str, Mapping[str, Column]]) -> None:
+        self.columns = columns  # by learner, by data set
+        self.collections = sorted({name for mine in columns.values() for name in mine})
+
+    @classmethod
+    def of(cls, scores: Iterable[Score]) -> Scores:
+        """From single scores."""
+        groups: dict[str, dict[str, list[Score]]] = {}
         for score in scores:
-            self._tables.setdefault((score.learner, score.collection), {})[score.index] = score
-        self.collections = sorted({collection for _, collection in self._tables})
+            groups.setdefault(score.learner, {}).setdefault(score.collection, []).append(score)
+        return cls({who: {name: Column.of(some) for name, some in mine.items()} for who, mine in groups.items()})
 
-    def of(self, learner: str, collection: str) -> list[Score]:
-        """The scores of one learner on one data set, by task."""
-        table = self._tables.get((learner, collection), {})
-        return [table[index] for index in sorted(table)]
+    @classmethod
+    def from_json(cls, data: Mapping[str, Mapping[str, Any]]) -> Scores:
+        """What `to_json` gave."""
+        return cls({who: {name: Column(**some) for name, some in mine.items()} for who, mine in data.items()})
+
+    def to_json(self) -> dict[str, dict[str, Any]]:
+        """Everything, as plain data."""
+        return {who: {name: asdict(some) for name, some in mine.items()} for who, mine in self.columns.items()}
+
+    def column(self, learner: str, collection: str) -> Column:
+        """One learner on one data set; empty where it was not tried."""
+        return self.columns.get(learner, {}).get(collection, Column([], [], [], [[0.0] * BINS] * 3))
 
     def accuracy(self, learner: str, collections: Sequence[str]) -> Estimate | None:
         """The accuracy on a data set, or the mean over several; None where one is missing."""
-        lists = [[score.accuracy for score in self.of(learner, name)] for name in collections]
+        lists = [self.column(learner, name).accuracy for name in collections]
         return Estimate.average([Estimate.of(each) for each in lists]) if lists and all(lists) else None
 
     def difference(self, learner: str, other: str, collections: Sequence[str]) -> Estimate | None:
         """By how much `learner` is more accurate than `other`, over the tasks that both have done."""
         parts = []
         for name in collections:
-            first, second = self._tables.get((learner, name), {}), self._tables.get((other, name), {})
+            columns = (self.column(who, name) for who in (learner, other))
+            first, second = (dict(zip(c.index, c.accuracy, strict=True)) for c in columns)
             common = sorted(first.keys() & second.keys())
             if not common:
                 return None
-            parts.append(Estimate.of([first[i].accuracy - second[i].accuracy for i in common]))
+            parts.append(Estimate.of([first[i] - second[i] for i in common]))
         return Estimate.average(parts) if parts else None
 
     def reliability(self, learner: str, collections: Sequence[str]) -> np.ndarray:
         """Predictions, sum of confidence and hits in each bin, (3, BINS), over the tasks of some data sets."""
-        bins = [score.bins for name in collections for score in self.of(learner, name)]
-        return np.sum(bins, axis=0) if bins else np.zeros((3, BINS))
+        return np.sum([self.column(learner, name).bins for name in collections], axis=0)
 
     def calibration_error(self, learner: str, collections: Sequence[str]) -> float | None:
         """The expected calibration error: of each data set, averaged."""

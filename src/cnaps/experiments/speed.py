@@ -18,7 +18,7 @@ from cnaps.nn.backbones import Backbone
 from cnaps.progress import track
 
 
-def speed_report(
+def measure_speed(
     learners: dict[str, Learner],
     identities: dict[str, str],
     backbone: Backbone,
@@ -29,24 +29,29 @@ def speed_report(
     shots: Sequence[int],
     tasks: int,
     size: int,
-) -> Report:
-    """5-way tasks with more and more shots: accuracy and time of each method, a panel a data set."""
-    book, scores = ScoreBook(out), Scores([])
+) -> dict[str, Any]:
+    """5-way tasks with more and more shots: every score, with the time it took."""
+    book, scores = ScoreBook(out), Scores({})
     prints = {collection.name: collection.fingerprint for collection in collections}
     setup = book.agree({"tasks": {"split": split}, "data set": prints, "learner": identities}, write=True)
     for count in shots:
         drawn = TaskSet.draw(collections, split, tasks, ways=5, shots=count, targets=10)
         named = {f"{name}@{count}": learner for name, learner in learners.items()}
         scores = evaluate(named, FrozenFeatures(backbone), drawn, book, size=size)
+    return {"setup": setup, "learners": list(learners), "shots": list(shots), "scores": scores.to_json()}
+
+
+def speed_report(data: dict[str, Any]) -> Report:
+    """Accuracy against time, a panel a data set, dots that grow with the shots."""
+    scores, learners = Scores.from_json(data["scores"]), data["learners"]
     rows: list[dict[str, Any]] = []
     for collection in scores.collections:
         for name in learners:
-            for count in shots:
-                found = scores.of(f"{name}@{count}", collection)
-                estimate = Estimate.of([score.accuracy for score in found])
-                seconds = float(np.median([score.seconds for score in found]))
+            for count in data["shots"]:
+                column = scores.column(f"{name}@{count}", collection)
                 facts = {"data set": collection, "learner": name, "shots": count}
-                rows.append({**facts, **estimate.numbers, "seconds": seconds})
+                numbers = Estimate.of(column.accuracy).numbers
+                rows.append({**facts, **numbers, "seconds": float(np.median(column.seconds))})
     figure = new_figure(4.2 * min(len(scores.collections), 4), 4.2 * -(-len(scores.collections) // 4))
     panels = figure.subplots(-(-len(scores.collections) // 4), min(len(scores.collections), 4), squeeze=False)
     for collection, axes in zip(scores.collections, panels.flat, strict=False):
@@ -59,29 +64,32 @@ def speed_report(
     panels.flat[0].legend(fontsize="small")
     table = Table("Mean accuracy (5 ways) and median time to adapt and predict 50 images", list(rows[0]))
     table.rows = [[f"{v:.4f}" if isinstance(v, float) else v for v in row.values()] for row in rows]
-    every = (scores.of(f"{n}@{count}", c) for c in scores.collections for n in learners for count in shots)
-    kept = ("learner", "collection", "index", "accuracy", "seconds")
-    tasks_data = [{key: getattr(score, key) for key in kept} for some in every for score in some]
-    data = {"setup": setup, "results": rows, "tasks": tasks_data}
-    first = next(iter(learners))
     text = ["Dots grow with the number of shots. Time is for one task: adapting, and predicting 50 images."]
-    for name in list(learners)[1:]:
+    for name in learners[1:]:
         pairs = zip(
-            *[[row["seconds"] for row in rows if row["learner"] == who] for who in (name, first)], strict=True
+            *[[row["seconds"] for row in rows if row["learner"] == who] for who in (name, learners[0])],
+            strict=True,
         )
-        text.append(f"{name} takes {np.median([a / b for a, b in pairs]):.1f} times as long as {first} (median).")
+        ratio = np.median([a / b for a, b in pairs])
+        text.append(f"{name} takes {ratio:.1f} times as long as {learners[0]} (median).")
     return Report("speed", "Accuracy against time", text, {"speed": table}, {"speed": figure}, data)
 
 
-def design_space_report(
+def measure_costs(
     learners: dict[str, Learner], collection: Collection, *, split: str | None, tasks: int, size: int
-) -> Report:
-    """Numbers that belong to a task against the time to find them, measured for every method on the same tasks."""
+) -> dict[str, Any]:
+    """Numbers that belong to a task and the time to find them, for every method on the same tasks."""
     drawn = TaskSet.draw([collection], split, tasks, ways=5, shots=5, targets=1).tasks[collection.name]
     rows: list[list[Any]] = []
     for name, learner in track(learners.items(), "measuring", total=len(learners)):
         seconds, parameters = measure_cost(learner, (task_arrays(collection, each, size) for each in drawn))
         rows.append([name, parameters, round(seconds, 4)])
+    return {"data set": collection.name, "tasks": tasks, "image size": size, "rows": rows}
+
+
+def design_space_report(data: dict[str, Any]) -> Report:
+    """A dot a method: between adapting a classifier alone and adapting every weight, by one pass or many."""
+    rows = data["rows"]
     figure = new_figure(7, 5)
     axes = figure.add_subplot()
     for i, (name, parameters, seconds) in enumerate(rows):
@@ -89,12 +97,11 @@ def design_space_report(
         axes.annotate(name, (parameters, seconds), xytext=(5, 4), textcoords="offset points", fontsize="small")
     axes.set(xscale="log", yscale="log", xlabel="numbers that belong to a task", ylabel="seconds to adapt")
     axes.margins(0.15)
-    caption = f"5 ways, 5 shots of {collection.name}: median over {tasks} tasks"
-    table = Table(caption, ["learner", "task-specific numbers", "seconds to adapt"], list(rows))
+    caption = f"5 ways, 5 shots of {data['data set']}: median over {data['tasks']} tasks"
+    table = Table(caption, ["learner", "task-specific numbers", "seconds to adapt"], rows)
     text = [
         "Methods lie between adapting nothing but a classifier and adapting every weight, by one pass or many."
     ]
-    data = [dict(zip(table.columns, row, strict=True)) for row in rows]
     return Report(
         "design-space", "The design space", text, {"design-space": table}, {"design-space": figure}, data
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -64,10 +65,10 @@ class FusedConv2d(nn.Module):
             conv = self.conv
             # a convolution may decide on its padding when it sees the image
             place = getattr(conv, "place", None)
-            weight, padding = (conv.weight, conv.padding) if place is None else place(x)
+            weight, padding = (conv.weight, cast(Sequence[int], conv.padding)) if place is None else place(x)
             packed = torch.ops.mkldnn._reorder_convolution_weight(
                 weight, padding, conv.stride, conv.dilation, conv.groups, list(x.shape)
             )
-            ready = packed, padding
+            ready = (packed, padding)
             self.ready = {shape: ready}  # one at a time: images of a task have one size
         return ready
