@@ -20,7 +20,7 @@ Colour = Callable[[int, int], np.ndarray]
 
 
 def loaders_alive() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("tasks")]
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("ahead")]
 
 
 def same(a: Task, b: Task) -> bool:

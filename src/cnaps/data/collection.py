@@ -61,16 +61,12 @@ class Collection:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        metadata = self.path / METADATA
-        try:
-            held = json.loads(metadata.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
+        if not (self.path / METADATA).exists():
             raise DataError(
                 f"{self.path} is not a collection (it has no {METADATA}); make one with `cnaps data prepare`"
-            ) from error
-        except (OSError, ValueError) as error:
-            raise DataError(f"{metadata} is damaged ({error}); prepare the collection again") from error
+            )
         try:
+            held = json.loads((self.path / METADATA).read_text(encoding="utf-8"))
             if held["format"] > FORMAT:
                 raise DataError(f"{self.path} was written by a newer version of cnaps; update cnaps to read it")
             self.name: str = held["name"]
@@ -87,13 +83,16 @@ class Collection:
             self.offsets = np.concatenate([[0], np.cumsum(self.counts)])
             self._batch_offsets = np.concatenate([[0], np.cumsum(held["batches"])]).astype(np.int64)
             whole = (self.path / IMAGES).stat().st_size == held["bytes"]
+            if not whole or self._batch_offsets[-1] != self.offsets[-1] or len(self.counts) != len(self.classes):
+                raise ValueError("its images are cut short")
+            with (self.path / IMAGES).open("rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            # Not mapped by Arrow, which asks for the whole batch around every image.
+            self._reader = pa.ipc.open_file(pa.BufferReader(pa.py_buffer(mapped)))
+        except DataError:
+            raise
         except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
-            if isinstance(error, DataError):
-                raise
-            raise DataError(f"{self.path} is damaged ({error!r}); prepare the collection again") from error
-        if not whole or self._batch_offsets[-1] != self.offsets[-1] or len(self.counts) != len(self.classes):
-            raise DataError(f"{self.path / IMAGES} is damaged (cut short?); prepare the collection again")
-        self._reader = _map(self.path / IMAGES)
+            raise DataError(f"{self.path} is damaged ({error}); prepare the collection again") from error
 
     @classmethod
     def open(cls, path: str | Path) -> Collection:
@@ -147,11 +146,8 @@ class Collection:
             fill(range(len(rows)))
         else:
             step = max(4, -(-len(rows) // (4 * count)))
-            list(
-                _pool(count, os.getpid()).map(
-                    fill, [range(i, min(i + step, len(rows))) for i in range(0, len(rows), step)]
-                )
-            )
+            chunks = [range(i, min(i + step, len(rows))) for i in range(0, len(rows), step)]
+            list(_pool(count, os.getpid()).map(fill, chunks))
         return torch.from_numpy(out).permute(0, 3, 1, 2)  # (N, 3, S, S)
 
     def _cells(self, rows: Sequence[int], column: str) -> Iterator[tuple[Any, int]]:
@@ -175,42 +171,30 @@ def find_collections(folder: str | Path) -> list[Collection]:
 
 
 def write_collection(
-    dest: str | Path,
-    *,
-    name: str,
-    classes: Sequence[str],
-    examples: Iterable[tuple[int, str, ImageLike]],
-    size: int,
-    splits: dict[str, list[int]] | None = None,
-    hierarchy: dict[str, Any] | None = None,
-    source: str = "",
-    licence: str = "",
+    dest: str | Path, *, examples: Iterable[tuple[int, str, ImageLike]], **about: Any
 ) -> Collection:
     """Write images as a collection and open it; an example is (class index, key, image), sorted by class.
 
-    Classes without an image are left out. The finished folder appears at once, or not at all.
+    ``about`` are the fields of :class:`Description`. Classes without an image are left out. The finished folder
+    appears at once, or not at all.
     """
+    description = Description(**about)
 
     def shards() -> Iterator[pa.RecordBatch]:
         rest = iter(examples)
         while some := list(itertools.islice(rest, BATCH_ROWS)):
-            yield encoded_batch([(index, key, *encode(load_image(image), size)) for index, key, image in some])
+            encoded = ((index, key, *encode(load_image(image), description.size)) for index, key, image in some)
+            yield encoded_batch(list(encoded))
 
-    about = Description(name, size, classes, splits or {}, hierarchy, source, licence)
-    assemble(dest, about, shards())
+    assemble(dest, description, shards())
     return Collection.open(dest)
 
 
 def encoded_batch(rows: Sequence[tuple[int, str, bytes, bytes]]) -> pa.RecordBatch:
     """Rows (class index, key, encoded image, digest of its pixels) as Arrow."""
     classes, keys, images, digests = zip(*rows, strict=True) if rows else ((), (), (), ())
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array(column, kind.type)
-            for column, kind in zip((images, keys, classes, digests), ENCODED, strict=True)
-        ],
-        schema=ENCODED,
-    )
+    columns = zip((images, keys, classes, digests), ENCODED, strict=True)
+    return pa.RecordBatch.from_arrays([pa.array(values, kind.type) for values, kind in columns], schema=ENCODED)
 
 
 def assemble(
@@ -272,8 +256,6 @@ def assemble(
 def _without_empty(about: Description, counts: np.ndarray) -> Description:
     """Leave out classes without an image and number the others anew, everywhere."""
     kept = np.flatnonzero(counts > 0).tolist()
-    if len(kept) == len(counts):
-        return about
     new = {old: index for index, old in enumerate(kept)}
 
     def renumber(value: Any) -> Any:
@@ -289,16 +271,6 @@ def _without_empty(about: Description, counts: np.ndarray) -> Description:
         splits=renumber(about.splits),
         hierarchy=renumber(about.hierarchy),
     )
-
-
-def _map(path: Path) -> pa.ipc.RecordBatchFileReader:
-    """Map the file; by mmap, because Arrow's own mapping asks for the whole batch around every image."""
-    try:
-        with path.open("rb") as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        return pa.ipc.open_file(pa.BufferReader(pa.py_buffer(mapped)))
-    except (OSError, ValueError, pa.ArrowInvalid) as error:
-        raise DataError(f"{path} is damaged ({error}); prepare the collection again") from error
 
 
 @cache

@@ -26,32 +26,28 @@ def examine(folder: str | Path) -> list[Finding]:
     folder = Path(folder)
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder")
-    ready, damaged = _collections(folder)
-    return [ready.get(name) or damaged.get(name) or _downloads(folder, name) for name in META_DATASET]
-
-
-def _collections(folder: Path) -> tuple[dict[str, Finding], dict[str, Finding]]:
-    ready, damaged = {}, {}
+    found: dict[str, Finding] = {}
     for metadata in sorted(folder.glob(f"[!.]*/{METADATA}")):
         path = metadata.parent
         try:
-            found = Collection.open(path)
+            opened = Collection.open(path)
         except DataError as error:
-            damaged[path.name] = Finding(path.name, "damaged", str(error))
+            found.setdefault(path.name, Finding(path.name, "damaged", str(error)))
             continue
-        note = f"{path.name}: {len(found.classes):,} classes, {len(found):,} images of {found.size} pixels"
-        ready[found.name] = Finding(found.name, "ready", note)
-    return ready, damaged
+        note = f"{path.name}: {len(opened.classes):,} classes, {len(opened):,} images of {opened.size} pixels"
+        found[opened.name] = Finding(opened.name, "ready", note)
+    return [found.get(name) or _downloads(folder, name) for name in META_DATASET]
 
 
 def _downloads(folder: Path, name: str) -> Finding:
-    absent = {
-        part: not any(any(place.glob(pattern)) for place in (folder, folder / name) for pattern in part.patterns)
-        for part in READERS[name].parts
-    }
-    missing = tuple(part for part, away in absent.items() if away)
+    parts = READERS[name].parts
+    missing = tuple(
+        part
+        for part in parts
+        if not any(any(place.glob(pattern)) for place in (folder, folder / name) for pattern in part.patterns)
+    )
     if not missing:
         source = folder / name if (folder / name).is_dir() else folder
         dest = folder / (f"{name}-84" if source != folder else name)
         return Finding(name, "downloaded", f"run `cnaps data prepare {name} {source} {dest}`")
-    return Finding(name, "missing", f"{len(missing)} of {len(absent)} files are not here:", missing)
+    return Finding(name, "missing", f"{len(missing)} of {len(parts)} files are not here:", missing)

@@ -7,11 +7,9 @@ many images there are.
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -20,7 +18,7 @@ from torch import Tensor
 
 from cnaps.data.images import load_image, to_array
 from cnaps.errors import CnapsError, DataError, InputError
-from cnaps.runtime import cpu_count
+from cnaps.runtime import cpu_count, read_ahead
 
 ImageInput: TypeAlias = str | os.PathLike[str] | bytes | Image.Image | np.ndarray | Tensor
 Images: TypeAlias = Iterable[ImageInput] | np.ndarray | Tensor
@@ -90,19 +88,24 @@ def stream(
     >>> [(where, tuple(pixels.shape)) for where, pixels in stream(np.zeros((5, 9, 9)), 16, batch_size=4)]
     [([0, 1, 2, 3], (4, 3, 16, 16)), ([4], (1, 3, 16, 16))]
     """
-    sources = as_images(images)
+
+    def read(source: ImageInput) -> np.ndarray | CnapsError:
+        try:
+            return read_pixels(source, size)
+        except CnapsError as error:
+            return error
+
     where: list[int] = []
     batch: list[np.ndarray] = []
-    for index, work in _decoded_ahead(sources, size, threads or cpu_count(), _AHEAD * batch_size):
-        try:
-            array = work.result()
-        except CnapsError as error:
-            if on_error is None:
-                raise type(error)(f"image {index}: {error}") from error
-            on_error(index, error)
-            continue
-        where.append(index)
-        batch.append(array)
+    ahead = read_ahead(read, as_images(images), threads=threads or cpu_count(), depth=_AHEAD * batch_size - 1)
+    for index, found in enumerate(ahead):
+        if not isinstance(found, CnapsError):
+            where.append(index)
+            batch.append(found)
+        elif on_error is None:
+            raise type(found)(f"image {index}: {found}") from found
+        else:
+            on_error(index, found)
         if len(batch) == batch_size:
             yield where, _stack(batch)
             where, batch = [], []
@@ -110,28 +113,12 @@ def stream(
         yield where, _stack(batch)
 
 
-def _decoded_ahead(
-    sources: Iterable[ImageInput], size: int, threads: int, ahead: int
-) -> Iterator[tuple[int, Future[np.ndarray]]]:
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
-    pending: deque[tuple[int, Future[np.ndarray]]] = deque()
-    try:
-        for index, source in enumerate(sources):
-            pending.append((index, pool.submit(read_pixels, source, size)))
-            if len(pending) >= ahead:
-                yield pending.popleft()
-        while pending:
-            yield pending.popleft()
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
 def _stack(arrays: list[np.ndarray]) -> Tensor:
     return torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2)  # (n, 3, S, S), channels last in memory
 
 
 def _tensor_as_array(tensor: Tensor) -> np.ndarray:
-    array: np.ndarray[Any, Any] = tensor.detach().cpu().numpy()
+    array: np.ndarray = tensor.detach().cpu().numpy()
     channels_first = array.ndim == 3 and array.shape[0] in (1, 3, 4) and array.shape[2] not in (3, 4)
     return array.transpose(1, 2, 0) if channels_first else array
 

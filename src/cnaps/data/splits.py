@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from cnaps.errors import DataError, InputError
+from cnaps.errors import DataError
 
 SPLITS = ("train", "valid", "test")
 
-# Training and validation classes of Meta-Dataset; the rest are for test.
+# How many classes Meta-Dataset uses for training, validation and test.
 _PUBLISHED = {
     "aircraft": (70, 15, 15),
     "cu_birds": (140, 30, 30),
@@ -25,8 +25,11 @@ _PUBLISHED = {
     "quickdraw": (241, 52, 52),
     "vgg_flower": (71, 15, 16),
     "mscoco": (0, 40, 40),
+    "traffic_sign": (0, 0, 43),
+    "mnist": (0, 0, 10),
+    "cifar10": (0, 0, 10),
+    "cifar100": (0, 0, 100),
 }
-_TEST_ONLY = {"traffic_sign": 43, "mnist": 10, "cifar10": 10, "cifar100": 100}
 _NUMBERED = {"cu_birds", "fungi", "vgg_flower"}  # names begin with a number, and that number is their order
 
 # The evaluation alphabets of Omniglot, and the five background alphabets with the fewest characters.
@@ -54,20 +57,21 @@ def published(dataset: str, classes: Sequence[str]) -> dict[str, list[int]]:
     """
     if dataset == "omniglot":
         return by_alphabet(classes)
-    if dataset in _TEST_ONLY:
-        _check_count(dataset, classes, _TEST_ONLY[dataset])
-        return {"test": list(range(len(classes)))}
     if dataset == "ilsvrc_2012":
         raise DataError(
             "the published split needs wordnet.is_a.txt and words.txt beside the images; "
             "without them choose --splits random, none, or a JSON file"
         )
     if dataset not in _PUBLISHED:
-        known = ", ".join(sorted([*_PUBLISHED, *_TEST_ONLY, "omniglot"]))
+        known = ", ".join(sorted([*_PUBLISHED, "omniglot"]))
         raise DataError(f"there is no published rule that splits the classes of {dataset!r}; there is for {known}")
     n_train, n_valid, n_test = _PUBLISHED[dataset]
     n = n_train + n_valid + n_test
-    _check_count(dataset, classes, n)
+    if len(classes) != n:
+        raise DataError(
+            f"{dataset} is published with {n} classes and split by them, but here are {len(classes)}; "
+            "give the whole data set, or choose another split"
+        )
     order = np.array(_order(dataset, classes))
     generator = np.random.RandomState(22)
     trainval = generator.choice(n, n_train + n_valid, replace=False)
@@ -102,10 +106,8 @@ def alphabets(classes: Sequence[str]) -> dict[str, list[int]]:
     return groups
 
 
-def random_by_class(
-    classes: Sequence[str], seed: int, fractions: tuple[float, float, float] = (0.7, 0.15, 0.15)
-) -> dict[str, list[int]]:
-    """A split by chance in which a class name has its place, whatever the other classes are.
+def random_by_class(classes: Sequence[str], seed: int) -> dict[str, list[int]]:
+    """A split by chance, 70 / 15 / 15 percent, in which a name has its place, whatever the other names are.
 
     So a class that two collections share is never for training in one of them and for test in the other.
 
@@ -114,22 +116,18 @@ def random_by_class(
     >>> random_by_class(["oak", "elm", "ash", "fir"], seed=0)
     {'train': [0, 2], 'valid': [3], 'test': [1]}
     """
-    if len(fractions) != len(SPLITS) or min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-6:
-        raise InputError(f"the fractions of a split are three numbers that add up to 1, not {fractions}")
-    bounds = np.cumsum(fractions)[:-1]
 
     def place(name: str) -> str:
         digest = hashlib.sha256(f"{seed}\n{name}".encode("utf-8", "surrogateescape")).digest()
         chance = int.from_bytes(digest[:8], "big") / 2**64
-        return SPLITS[int(np.searchsorted(bounds, chance, side="right"))]
+        return "train" if chance < 0.7 else "valid" if chance < 0.85 else "test"
 
     return _group(classes, place)
 
 
 def _group(classes: Sequence[str], place: Callable[[str], str]) -> dict[str, list[int]]:
-    found: Mapping[str, list[int]] = {split: [] for split in SPLITS}
-    for index, name in enumerate(classes):
-        found[place(name)].append(index)
+    places = [place(name) for name in classes]
+    found = {split: [index for index, at in enumerate(places) if at == split] for split in SPLITS}
     return {split: indices for split, indices in found.items() if indices}
 
 
@@ -145,18 +143,12 @@ def _order(dataset: str, classes: Sequence[str]) -> list[int]:
         return list(range(len(classes)))
     if dataset not in _NUMBERED:
         return sorted(range(len(classes)), key=lambda index: classes[index])
-    numbers = []
-    for name in classes:
-        digits = re.match(r"\d+", name)
+
+    def number(index: int) -> int:
+        digits = re.match(r"\d+", classes[index])
         if not digits:
-            raise DataError(f"a class of {dataset} begins with its number, like '014.Name', but here is {name!r}")
-        numbers.append(int(digits.group()))
-    return sorted(range(len(classes)), key=lambda index: numbers[index])
+            wrong = repr(classes[index])
+            raise DataError(f"a class of {dataset} begins with its number, like '014.Name', but here is {wrong}")
+        return int(digits.group())
 
-
-def _check_count(dataset: str, classes: Sequence[str], expected: int) -> None:
-    if len(classes) != expected:
-        raise DataError(
-            f"{dataset} is published with {expected} classes and split by them, but here are {len(classes)}; "
-            "give the whole data set, or choose another split"
-        )
+    return sorted(range(len(classes)), key=number)

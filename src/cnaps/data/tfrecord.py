@@ -43,22 +43,17 @@ def record(content: memoryview | bytes, offset: int, length: int) -> bytes:
     return data
 
 
-def parse_example(data: bytes) -> dict[str, list[bytes] | list[int]]:
-    """The byte and integer features of an Example.
+def parse_example(data: bytes) -> dict[str, list[bytes]]:
+    """The features of an Example that are bytes.
 
-    Example.features = 1, Features.feature = 1 (a map: key = 1, value = 2), bytes_list = 1, int64_list = 3.
+    Example.features = 1, Features.feature = 1 (a map: key = 1, value = 2), bytes_list = 1.
     """
-    features: dict[str, list[bytes] | list[int]] = {}
     try:
-        for entry in (entry for part in _messages(data, 1) for entry in _messages(part, 1)):
-            key, value = _messages(entry, 1)[0].decode(), _messages(entry, 2)[0]
-            if _messages(value, 1):
-                features[key] = _messages(_messages(value, 1)[0], 1)
-            elif _messages(value, 3):
-                features[key] = list(_integers(_messages(value, 3)[0]))
+        entries = [entry for part in _messages(data, 1) for entry in _messages(part, 1)]
+        values = {_messages(entry, 1)[0].decode(): _messages(_messages(entry, 2)[0], 1) for entry in entries}
+        return {key: _messages(value[0], 1) for key, value in values.items() if value}
     except (IndexError, ValueError) as error:
         raise DataError(f"a record holds no tf.train.Example: {error}") from error
-    return features
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, bytes | int]]:
@@ -84,18 +79,8 @@ def _fields(data: bytes) -> Iterator[tuple[int, bytes | int]]:
 
 
 def _messages(data: bytes, number: int) -> list[bytes]:
+    """The fields of this number that hold bytes or messages."""
     return [value for found, value in _fields(data) if found == number and isinstance(value, bytes)]
-
-
-def _integers(data: bytes) -> Iterator[int]:
-    for _, value in _fields(data):
-        if isinstance(value, int):
-            yield value
-        else:  # packed
-            position = 0
-            while position < len(value):
-                number, position = _varint(value, position)
-                yield number
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from cnaps.episodes.sampler import Sampler
 from cnaps.episodes.task import Task, TaskDescription, load_task
 from cnaps.errors import InputError
+from cnaps.runtime import read_ahead
 
 if TYPE_CHECKING:
     from cnaps.data.collection import Collection
@@ -44,17 +43,7 @@ class TaskLoader:
         self.indices, self.workers, self.prefetch = indices, workers, prefetch
 
     def __iter__(self) -> Iterator[Task]:
-        waiting: deque[Future[Task]] = deque()
-        indices = iter(self.indices)
-        pool = ThreadPoolExecutor(self.workers, thread_name_prefix="tasks")
-        try:
-            waiting.extend(pool.submit(self._load, i) for i in itertools.islice(indices, self.prefetch))
-            while waiting:
-                task = waiting.popleft().result()
-                waiting.extend(pool.submit(self._load, i) for i in itertools.islice(indices, 1))
-                yield task
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+        return read_ahead(self._load, self.indices, threads=self.workers, depth=self.prefetch)
 
     def _load(self, index: int) -> Task:
         described = self.tasks.describe(index) if isinstance(self.tasks, Sampler) else self.tasks[index]

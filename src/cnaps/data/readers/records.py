@@ -55,7 +55,7 @@ def read_records(tree: Tree) -> Plan:
 
 def _load(tree: Tree, item: Item) -> ImageLike:
     image = parse_example(record(_content(tree, item.file), *item.at)).get("image")
-    if not image or not isinstance(image[0], bytes):
+    if not image:
         raise DataError("the record holds no image")
     return image[0]
 
