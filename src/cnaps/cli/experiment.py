@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cnaps.cli.evaluate import Data, finish, names_of, open_collections, start_processes, unseen_sets
+from cnaps.cli.evaluate import Data, finish, label_of, names_of, open_collections, start_processes, unseen_sets
 
 app = typer.Typer(no_args_is_help=True, help="Run an experiment of the paper and write its tables and pictures.")
 
@@ -59,8 +59,9 @@ def _comparison(name: str, default: str, title: str, text: str) -> Callable[...,
         processes: Processes = 1,
     ) -> None:
         start_processes(processes)
+        from cnaps.checkpoints import load_model
         from cnaps.episodes import Limits
-        from cnaps.experiments.comparison import adapter_table, comparison_report
+        from cnaps.experiments.comparison import adapter_rows, comparison_report
         from cnaps.experiments.evaluation import TaskSet, compare
 
         most = min(max_ways, max_context)
@@ -69,12 +70,11 @@ def _comparison(name: str, default: str, title: str, text: str) -> Callable[...,
         task_set = TaskSet.draw(collections, None if split == "all" else split, tasks, limits=limits)
         found = compare(model, names_of(chosen), task_set, out)
         if found is not None:
-            unseen = unseen_sets(found.scores.collections, None, model)
-            report = comparison_report(found, unseen=unseen, against=found.learners[0], name=name, title=title)
-            report.text.append(text)
+            found |= {"name": name, "title": title, "note": text, "against": label_of(chosen)}
+            found |= {"unseen": unseen_sets(sorted(found["setup"]["data set"]), None, model)}
             if name == "adapters":
-                report.tables["parameters"] = adapter_table(found.backbone)
-            finish(report, out)
+                found |= {"parameters": adapter_rows(load_model(model).backbone)}
+            finish(comparison_report(found), out)
 
     return command
 
@@ -93,7 +93,7 @@ def speed(
     start_processes(1)
     from cnaps.checkpoints import load_model
     from cnaps.experiments.evaluation import load_learners
-    from cnaps.experiments.speed import speed_report
+    from cnaps.experiments.speed import measure_speed, speed_report
 
     base = load_model(model)
     learners, identities = load_learners(names_of(chosen), base)
@@ -101,7 +101,8 @@ def speed(
     where = None if split == "all" else split
     options = {"split": where, "shots": counts, "tasks": tasks, "size": base.image_size}
     found = open_collections(data, where)
-    finish(speed_report(learners, identities, base.backbone, found, out, **options), out)  # type: ignore[arg-type]
+    measured = measure_speed(learners, identities, base.backbone, found, out, **options)  # type: ignore[arg-type]
+    finish(speed_report(measured), out)
 
 
 @app.command("design-space")
@@ -117,13 +118,14 @@ def design_space(
     start_processes(1)
     from cnaps.checkpoints import load_model
     from cnaps.experiments.evaluation import load_learners
-    from cnaps.experiments.speed import design_space_report
+    from cnaps.experiments.speed import design_space_report, measure_costs
 
     where = None if split == "all" else split
     first = open_collections(data, where)[0]
     base = load_model(model)
     learners, _ = load_learners(names_of(chosen), base)
-    finish(design_space_report(learners, first, split=where, tasks=tasks, size=base.image_size), out)
+    measured = measure_costs(learners, first, split=where, tasks=tasks, size=base.image_size)
+    finish(design_space_report(measured), out)
 
 
 @app.command()
@@ -132,15 +134,73 @@ def embeddings(data: Data, out: Out, model: Model, split: Split = "test", tasks:
     start_processes(1)
     from cnaps.checkpoints import load_model
     from cnaps.episodes import Limits
-    from cnaps.experiments.embeddings import embeddings_report
+    from cnaps.experiments.embeddings import embed_tasks, embeddings_report
     from cnaps.experiments.evaluation import TaskSet
 
     where = None if split == "all" else split
     base = load_model(model)
     limits = Limits(max_ways=10, max_context=60)
-    finish(
-        embeddings_report(
-            base, TaskSet.draw(open_collections(data, where), where, tasks, limits=limits), size=base.image_size
-        ),
-        out,
-    )
+    task_set = TaskSet.draw(open_collections(data, where), where, tasks, limits=limits)
+    finish(embeddings_report(embed_tasks(base, task_set, size=base.image_size)), out)
+
+
+@app.command()
+def active(
+    data: Data,
+    out: Out,
+    model: Model,
+    chosen: Chosen = "cnaps,protonet",
+    strategies: Annotated[str, typer.Option(help="Besides random.")] = "entropy,variation-ratio,margin,diverse",
+    seeds: Annotated[int, typer.Option(min=1, help="Starts of each panel.")] = 10,
+    iterations: Annotated[int, typer.Option(min=1, help="How often to choose.")] = 30,
+    images: Annotated[int, typer.Option(min=1, help="Labels bought in an iteration.")] = 1,
+    start: Annotated[int, typer.Option(min=1, help="Labels of each class to begin with.")] = 1,
+    split: Split = "test",
+) -> None:
+    """Active learning: accuracy against labels bought, by strategy, a panel an alphabet or data set.
+
+    FiLM is made from the first labels and then stays. Run again to go on where it was interrupted.
+    """
+    start_processes(1)
+    from cnaps.active import check_strategy
+    from cnaps.checkpoints import load_model
+    from cnaps.experiments.active import Plan, active_report, active_runs
+    from cnaps.experiments.evaluation import load_learners
+    from cnaps.learners import FrozenFeatures
+
+    plan = Plan(tuple(map(check_strategy, names_of(strategies))), iterations, images, start)
+    base = load_model(model)
+    learners, identities = load_learners(names_of(chosen), base)
+    where = None if split == "all" else split
+    options = {"split": where, "seeds": seeds, "size": base.image_size, "plan": plan}
+    found = open_collections(data, where)
+    frozen = FrozenFeatures(base.backbone)
+    finish(active_report(active_runs(learners, identities, frozen, found, out, **options)), out)  # type: ignore[arg-type]
+
+
+@app.command()
+def trust(
+    data: Data,
+    out: Out,
+    model: Model,
+    split: Split = "test",
+    tasks: Tasks = 20,
+    max_ways: Most = 20,
+    max_context: Most = 100,
+) -> None:
+    """Calibration before and after, images of no class, and flipped labels found, on the same tasks.
+
+    Run again to go on where it was interrupted.
+    """
+    start_processes(1)
+    from cnaps.checkpoints import load_model
+    from cnaps.episodes import Limits
+    from cnaps.experiments.evaluation import TaskSet
+    from cnaps.experiments.trust import trust_report, trust_runs
+
+    where = None if split == "all" else split
+    base = load_model(model)
+    most = min(max_ways, max_context)
+    limits = Limits(min_ways=min(5, most), max_ways=most, max_context=max_context)
+    task_set = TaskSet.draw(open_collections(data, where), where, tasks, limits=limits)
+    finish(trust_report(trust_runs(base, task_set, out, split=where, size=base.image_size)), out)
