@@ -33,7 +33,7 @@ def digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder to work in with what the pages speak of: `examples`, a folder a class, and `images`."""
     monkeypatch.chdir(tmp_path)
     data = load_digits()
-    for i in range(60):
+    for i in (*range(20), *range(40, 50)):
         folder = Path("examples", str(data.target[i])) if i < 40 else Path("images")
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray((data.images[i] * 15).astype("uint8")).save(folder / f"{i:03d}.png")
@@ -126,7 +126,7 @@ def test_the_reference_has_every_public_name() -> None:
 
 def test_every_page_is_in_the_navigation() -> None:
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    assert [page.name for page in PAGES[1:] if f"- {page.name}" not in nav] == []
+    assert [page.name for page in PAGES[1:] if not re.search(rf"[ :]{page.name}$", nav, re.M)] == []
 
 
 @pytest.mark.slow
