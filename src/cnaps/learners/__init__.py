@@ -104,7 +104,11 @@ def list_learners() -> list[Entry]:
 
 
 def find_learner(name: str) -> Entry:
-    """A method by its name."""
+    """A method by its name.
+
+    >>> find_learner("protonet").trained, find_learner("versa").trained
+    (False, True)
+    """
     if name not in _REGISTRY:
         raise InputError(f"no learner named {name!r}; there are: {', '.join(_REGISTRY)}")
     return _REGISTRY[name]

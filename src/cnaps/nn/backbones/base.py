@@ -14,7 +14,11 @@ from cnaps.nn.film import Unit, foldable_units, norm_at
 
 @dataclass(frozen=True)
 class Normalisation:
-    """How pixels of 0..255 become what the network reads: (pixel - mean) / std, a number or three."""
+    """How pixels of 0..255 become what the network reads: (pixel - mean) / std, a number or three.
+
+    >>> Normalisation()(torch.tensor([0, 255]).view(2, 1, 1, 1)).flatten().tolist()
+    [-1.0, 1.0]
+    """
 
     mean: tuple[float, ...] = (127.5,)
     std: tuple[float, ...] = (127.5,)
