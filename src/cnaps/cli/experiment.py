@@ -204,3 +204,50 @@ def trust(
     limits = Limits(min_ways=min(5, most), max_ways=most, max_context=max_context)
     task_set = TaskSet.draw(open_collections(data, where), where, tasks, limits=limits)
     finish(trust_report(trust_runs(base, task_set, out, split=where, size=base.image_size)), out)
+
+
+@app.command()
+def continual(
+    data: Annotated[Path, typer.Option(help="The collection.")],
+    out: Out,
+    benchmark: Annotated[str, typer.Option(help="split-mnist, -cifar10, -cifar100 or -collection.")],
+    methods: Annotated[str, typer.Option(help="Names of methods.")] = "cnaps-fixed,cnaps-paper",
+    model: Annotated[str, typer.Option(help="The model: a folder or a name.")] = "cnaps-lite0",
+    head: Annotated[str, typer.Option(help="Show multi, single or both; both are measured.")] = "both",
+    shots: Annotated[str, typer.Option(help="Training images a class; 'all'.")] = "1,5,10,25,100,all",
+    runs: Annotated[int, typer.Option(min=1, help="Streams.")] = 30,
+    tests: Annotated[int, typer.Option(min=1, help="Most test images a class.")] = 1000,
+    classes: Annotated[int | None, typer.Option(min=1, help="Classes a step; as the benchmark has it.")] = None,
+    iterations: Annotated[int, typer.Option(min=1, help="Training steps of a network, for each step.")] = 300,
+) -> None:
+    """Classes arrive in steps: accuracy after each, forgetting and drift, beside methods that train a network.
+
+    Run again with the same folder it goes on where it stood, and more methods, shots or runs join what is there.
+    """
+    start_processes(1)
+    from cnaps.checkpoints import load_model
+    from cnaps.data.collection import Collection
+    from cnaps.errors import InputError
+    from cnaps.experiments.continual import HEADS, continual_report, run_continual
+
+    chosen = names_of(methods)
+    if head not in (*HEADS, "both"):
+        raise InputError(f"--head takes multi, single or both, not {head!r}")
+    counts: list[int | None] = []
+    for part in names_of(shots):
+        if part != "all" and not (part.isdigit() and int(part)):
+            raise InputError(f"--shots takes numbers and 'all', not {part!r}")
+        counts.append(None if part == "all" else int(part))
+    found = run_continual(
+        benchmark,
+        Collection.open(data),
+        out,
+        methods=chosen,
+        shots=counts,
+        runs=runs,
+        tests=tests,
+        iterations=iterations,
+        classes=classes,
+        model=load_model(model) if any(name.startswith("cnaps-") for name in chosen) else None,
+    )
+    finish(continual_report(found, HEADS if head == "both" else [head]), out)

@@ -1,0 +1,174 @@
+"""The compared methods: each computes what its paper says, and forgets less than fine-tuning."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from cnaps.continual import NETWORKS, create_continual
+from cnaps.continual.base import Quadratic
+from cnaps.continual.ewc import Ewc
+from cnaps.continual.rwalk import DECAY, SMALL, RiemannianWalk
+from cnaps.continual.si import DAMPING, SynapticIntelligence
+from cnaps.continual.vcl import Gaussian, Vcl
+from cnaps.errors import InputError
+
+
+def tiny(kind, **options):
+    torch.manual_seed(0)
+    return kind(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), 4, iterations=3, **options)
+
+
+def step(digits, classes):
+    pixels, labels = digits
+    own = torch.isin(labels, torch.tensor(classes))
+    return pixels[own], labels[own]
+
+
+def final(digits, name, iterations=60):
+    """Multi-head and single-head accuracy after five steps of two digits."""
+    learner = create_continual(name, 10, model=None, size=8, grey=True, iterations=iterations, seed=0)
+    steps = [step(digits, [2 * i, 2 * i + 1]) for i in range(5)]
+    for x, y in steps:
+        learner.learn(x[:-60], y[:-60])
+    multi, single = [], []
+    for i, (x, y) in enumerate(steps):
+        logits, y = learner.logits(x[-60:]), y[-60:]
+        multi.append((logits[:, 2 * i : 2 * i + 2].argmax(1) + 2 * i == y).double().mean())
+        single.append((logits.argmax(1) == y).double().mean())
+    return float(sum(multi) / 5), float(sum(single) / 5)
+
+
+@pytest.fixture(scope="module")
+def finetuned(digits):
+    return final(digits, "finetune")
+
+
+@pytest.mark.parametrize("name", [name for name in NETWORKS if name != "finetune"])
+def test_every_method_forgets_less_than_finetuning_in_multi_head(digits, finetuned, name):
+    assert final(digits, name)[0] > finetuned[0]
+
+
+def test_kept_examples_help_to_tell_classes_of_different_steps_apart(digits, finetuned):
+    assert final(digits, "rwalk")[1] > finetuned[1] + 0.1
+
+
+def test_the_pull_is_the_gradient_of_the_quadratic_penalty():
+    learner = tiny(Quadratic)
+    for i, (weight, p) in enumerate(zip(learner.weights, learner.parameters, strict=True)):
+        weight += i + 1.5
+        p.data += torch.randn(p.shape, generator=torch.Generator().manual_seed(i))
+    rows = list(zip(learner.weights, learner.parameters, learner.anchors, strict=True))
+    penalty = learner.strength / 2 * sum((w * (p - a).square()).sum() for w, p, a in rows)
+    for found, expected in zip(learner.pull(), torch.autograd.grad(penalty, learner.parameters), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_fisher_information_is_the_mean_squared_gradient_of_single_examples(digits):
+    learner = tiny(Ewc)
+    images, labels = step(digits, [0, 1])
+    learner.meet(labels)
+    x = learner.prepare(images[:6])
+    state = learner.generator.get_state()
+    found = learner.fisher(x, labels[:6])
+    learner.generator.set_state(state)
+    with torch.no_grad():
+        probabilities = learner.network(x)[:, :2].softmax(1)
+    both = torch.cat([probabilities, torch.zeros(6, 2)], 1)
+    drawn = torch.multinomial(both, 1, generator=learner.generator)[:, 0]
+    sums = [torch.zeros_like(p) for p in learner.parameters]
+    for i in range(6):
+        loss = F.cross_entropy(learner.network(x[i : i + 1])[:, :2], drawn[i : i + 1])
+        for total, g in zip(sums, torch.autograd.grad(loss, learner.parameters), strict=True):
+            total += g.square() / 6
+    for mine, expected in zip(found, sums, strict=True):
+        torch.testing.assert_close(mine, expected, atol=1e-6, rtol=1e-4)
+
+
+def test_synaptic_intelligence_adds_up_the_fall_of_the_loss_along_the_way():
+    learner = tiny(SynapticIntelligence)
+    start = [p.detach().clone() for p in learner.parameters]
+    expected = [torch.zeros_like(p) for p in start]
+    for i in range(3):
+        generator = torch.Generator().manual_seed(i)
+        gradients = [torch.randn(p.shape, generator=generator) for p in start]
+        before = [p.detach().clone() for p in learner.parameters]
+        for p, g, total in zip(learner.parameters, gradients, expected, strict=True):
+            p.data -= 0.1 * g
+            total += 0.1 * g.square()
+        learner.follow(gradients, before)
+    moved = [(p.detach() - old).square() for p, old in zip(learner.parameters, start, strict=True)]
+    with torch.no_grad():
+        learner.consolidate(torch.empty(0), torch.empty(0))
+    for weight, total, distance in zip(learner.weights, expected, moved, strict=True):
+        torch.testing.assert_close(weight, total / (distance + DAMPING), atol=1e-5, rtol=1e-4)
+
+
+def test_riemannian_walk_divides_the_gain_by_the_distance_in_the_metric():
+    learner = tiny(RiemannianWalk)
+    before = [p.detach().clone() for p in learner.parameters]
+    gradients = [torch.full_like(p, 2.0) for p in before]
+    for p in learner.parameters:
+        p.data -= 0.5
+    learner.follow(gradients, before)
+    fisher = (1 - DECAY) * 4.0
+    for mine, gain in zip(learner.fisher, learner.gains, strict=True):
+        torch.testing.assert_close(mine, torch.full_like(mine, fisher))
+        torch.testing.assert_close(gain, torch.full_like(gain, 1.0 / (0.5 * fisher * 0.25 + SMALL)))
+    with torch.no_grad():
+        learner.consolidate(torch.zeros(2, 1, 8, 8), torch.tensor([0, 1]))
+    for weight in learner.weights:  # all alike: both parts scale to one
+        torch.testing.assert_close(weight, torch.full_like(weight, 2.0))
+    assert learner.memory.labels.tolist() == [0, 1]
+
+
+def test_the_divergence_is_that_of_the_two_gaussians():
+    torch.manual_seed(0)
+    layer = Gaussian(nn.Linear(3, 2))
+    with torch.no_grad():
+        layer.remember()
+        for mean, log in layer.posterior():
+            mean += torch.randn_like(mean) / 50
+            log += torch.randn_like(log)
+    expected = sum(
+        torch.distributions.kl_divergence(
+            torch.distributions.Normal(mean, (log / 2).exp()),
+            torch.distributions.Normal(old, (old_log / 2).exp()),
+        ).sum()
+        for (mean, log), (old, old_log) in zip(layer.posterior(), layer.prior, strict=True)
+    )
+    torch.testing.assert_close(layer.divergence(), expected)
+
+
+def test_outputs_of_a_gaussian_layer_vary_as_its_weights_do():
+    torch.manual_seed(0)
+    layer = Gaussian(nn.Conv2d(2, 1, 3, padding=1))
+    x = torch.randn(1, 2, 4, 4)
+    with torch.no_grad():
+        drawn = torch.stack([layer(x) for _ in range(4000)])
+        for mean, log in layer.posterior():
+            mean.zero_(), log.fill_(-4.0)
+        variance = F.conv2d(x.square(), torch.full((1, 2, 3, 3), 0.0183156), torch.tensor([0.0183156]), padding=1)
+        again = torch.stack([layer(x) for _ in range(4000)])
+    assert drawn.std(0).max() < again.std(0).max()
+    torch.testing.assert_close(again.var(0), variance, atol=0.02, rtol=0.1)
+
+
+def test_a_coreset_is_held_out_and_leaves_the_posterior_alone(digits):
+    learner = tiny(Vcl, coreset=True)
+    images, labels = step(digits, [0, 1])
+    learner.learn(images, labels)
+    assert learner.memory.labels.bincount().tolist() == [20, 20]
+    before = [p.detach().clone() for p in learner.parameters]
+    logits = learner.logits(images[:5])
+    assert logits.shape == (5, 4)
+    torch.testing.assert_close(logits, learner.logits(images[:5]))
+    for p, old in zip(learner.parameters, before, strict=True):
+        assert torch.equal(p, old)
+
+
+def test_an_unknown_method_is_refused():
+    with pytest.raises(InputError, match="there are: cnaps-fixed"):
+        create_continual("lwf", 4, model=None, size=8, grey=True, iterations=1, seed=0)
