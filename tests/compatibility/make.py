@@ -1,7 +1,7 @@
 """Write one small file or folder of each format, as this version of the package writes them.
 
-Run once for a new version of a format: `python tests/compatibility/make.py tests/compatibility/v2 [kind ...]`.
-What older versions wrote stays as it is: that it still loads is the point.
+`python tests/compatibility/make.py KIND ...`, of model, task, collection, run and project. Run it for a new
+version of a format, under another name beside the old one: that what older versions wrote loads is the point.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from cnaps import CNAPs, ModelConfig, load_model
 from cnaps.episodes.task import TaskDescription
 from cnaps.nn.backbones import Backbone, register_backbone
 from cnaps.recogniser import Examples, Recogniser
+from cnaps.taskfile import VERSION
 
 BACKBONE = "compatibility"
+STORED = Path(__file__).resolve().parent / "stored"
 
 
 def _stage(inputs: int, outputs: int) -> nn.Module:
@@ -89,7 +91,7 @@ def make(folder: Path, kinds: set[str]) -> None:
         known["model"] = answers(learned(model))
     if "task" in kinds:
         task = learned(load_model(folder / "model"))
-        task.save(folder / "task.safetensors")
+        task.save(folder / f"task-{VERSION}.safetensors")
         known["task"] = answers(task)
     if "collection" in kinds:
         collection = write_collection(
@@ -146,7 +148,6 @@ def _png(image: np.ndarray) -> bytes:
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1]).absolute()
-    target.mkdir(parents=True, exist_ok=True)
-    os.chdir(target)
-    make(target, set(sys.argv[2:]) or {"model", "task", "collection", "run", "project"})
+    STORED.mkdir(exist_ok=True)
+    os.chdir(STORED)  # a run remembers where its data is
+    make(STORED, set(sys.argv[1:]))

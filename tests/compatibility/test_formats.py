@@ -29,56 +29,49 @@ sys.path.insert(0, str(HERE))
 
 import make  # noqa: E402
 
-VERSIONS = sorted(path for path in HERE.glob("v[0-9]*") if path.is_dir())
-STORED = pytest.mark.parametrize("stored", VERSIONS, ids=lambda path: path.name)
+STORED = make.STORED
+EXPECTED = json.loads((STORED / "expected.json").read_text())
+TASKS = sorted(STORED.glob("task-*.safetensors"))
 
 
-def expected(stored: Path, what: str) -> list:
-    return json.loads((stored / "expected.json").read_text())[what]
+def test_a_stored_model_answers_as_it_did() -> None:
+    found = make.answers(make.learned(load_model(STORED / "model")))
+    np.testing.assert_allclose(found, EXPECTED["model"], atol=1e-4)
 
 
-@STORED
-def test_a_stored_model_answers_as_it_did(stored: Path) -> None:
-    found = make.answers(make.learned(load_model(stored / "model")))
-    np.testing.assert_allclose(found, expected(stored, "model"), atol=1e-4)
-
-
-@STORED
-def test_a_stored_task_answers_as_it_did_and_learns_on(stored: Path) -> None:
-    recogniser = Recogniser.load(stored / "task.safetensors", stored / "model")
+@pytest.mark.parametrize("path", TASKS, ids=lambda path: path.stem)
+def test_a_stored_task_answers_as_it_did_and_learns_on(path: Path) -> None:
+    recogniser = Recogniser.load(path, STORED / "model")
     assert recogniser.names == ["digit 0", "digit 1", "digit 2"]
     # the scatter of a class is kept in half precision
-    np.testing.assert_allclose(make.answers(recogniser), expected(stored, "task"), atol=2e-3)
+    np.testing.assert_allclose(make.answers(recogniser), EXPECTED["task"], atol=2e-3)
     images, labels = make.digits()
     more = make.Examples.read(images[labels == 4], ["digit 4"] * 5, 32)
     assert recogniser.update(more).names[-1] == "digit 4"
 
 
-@STORED
-def test_a_stored_collection_and_manifest_give_the_same_tasks(stored: Path) -> None:
-    collection = Collection.open(stored / "collection")
+def test_a_stored_collection_and_manifest_give_the_same_tasks() -> None:
+    collection = Collection.open(STORED / "collection")
     images, labels = make.digits()
     assert collection.class_of(range(len(collection))).tolist() == labels.tolist()
     assert (collection.read(range(30))[:, 0].numpy() == images).all()
-    found = read_manifest(stored / "tasks.jsonl", {"digits": collection})
-    assert [make.rows(described) for described in found] == expected(stored, "manifest")
+    found = read_manifest(STORED / "tasks.jsonl", {"digits": collection})
+    assert [make.rows(described) for described in found] == EXPECTED["manifest"]
 
 
-@STORED
-def test_a_stored_run_goes_on(stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stored_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "run"
-    shutil.copytree(stored / "run", run)
-    monkeypatch.chdir(stored)  # where its data is
+    shutil.copytree(STORED / "run", run)
+    monkeypatch.chdir(STORED)  # where its data is
     assert latest_checkpoint(run)[1]["step"] == 1
     train(build(TrainConfig, json.loads((run / "config.json").read_text())), run, resume=True, device="cpu")
     assert checkpoints(run)[-1].name == "step-00000002.safetensors"
     assert (run / "last" / "model.safetensors").exists()
 
 
-@STORED
-def test_a_stored_project_opens(stored: Path, tmp_path: Path) -> None:
+def test_a_stored_project_opens(tmp_path: Path) -> None:
     folder = tmp_path / "project"
-    shutil.copytree(stored / "project", folder)
+    shutil.copytree(STORED / "project", folder)
     decoder = Decoder(32, workers=1)
     project = Project(folder, decoder)
     plan = project.plan()
@@ -101,7 +94,7 @@ def _newer_tensors(path: Path, key: str) -> None:
 
 def test_files_of_a_newer_version_are_refused_with_a_sentence(tmp_path: Path) -> None:
     here = tmp_path / "new"
-    shutil.copytree(VERSIONS[-1], here)
+    shutil.copytree(STORED, here)
     manifest = here / "tasks.jsonl"
     header, *rest = manifest.read_text().splitlines()
     manifest.write_text("\n".join([json.dumps(json.loads(header) | {"version": 1000}), *rest]))
@@ -109,12 +102,12 @@ def test_files_of_a_newer_version_are_refused_with_a_sentence(tmp_path: Path) ->
     _newer_json(here / "model" / "config.json", "version")
     _newer_json(here / "collection" / "collection.json", "format")
     _newer_json(here / "project" / "project.json", "version")
-    _newer_tensors(here / "task.safetensors", "version")
+    _newer_tensors(here / TASKS[-1].name, "version")
     _newer_tensors(checkpoints(here / "run")[-1], "format")
     decoder = Decoder(32, workers=1)
     for name, read in {
         "model": lambda: load_model(here / "model"),
-        "task.safetensors": lambda: Recogniser.load(here / "task.safetensors", VERSIONS[-1] / "model"),
+        TASKS[-1].name: lambda: Recogniser.load(here / TASKS[-1].name, STORED / "model"),
         "collection": lambda: Collection.open(here / "collection"),
         "tasks.jsonl": lambda: read_manifest(manifest, {"digits": collection}),
         "step-00000001": lambda: latest_checkpoint(here / "run"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -91,15 +91,34 @@ def predict(
     report: Path | None = _REPORT,
     top: int = _TOP,
     model: str | None = _MODEL,
+    engine: str = typer.Option("here", "--engine", help="here, or ray: many processes and machines."),
+    workers: int | None = typer.Option(None, "--workers", min=1, help="Of Ray; one a processor if not given."),
 ) -> None:
-    """Classify images with a task learned before."""
+    """Classify images with a task learned before.
+
+    With --engine ray images may be addresses such as s3://bucket/folder too, and --out a folder for Parquet files.
+    """
     from cnaps.data.examples import find_images
+    from cnaps.errors import InputError
     from cnaps.recogniser import Recogniser
 
-    _check_outputs(out, report, None)
-    files = find_images(images)
-    recogniser = Recogniser.load(task, model)
-    results, skipped = _classify_files(recogniser, files, top)
+    if engine not in ("here", "ray"):
+        raise InputError(f"there is no engine {engine!r}: here or ray")
+    if engine == "ray":
+        from cnaps.bulk import predict_on_ray
+
+        parts = out if out is not None and not out.suffix else None
+        _check_outputs(None if parts else out, report, None)
+        rows = predict_on_ray(task, images, model=model, top=top, workers=workers)
+        if parts:
+            rows.write_parquet(str(parts.absolute()))
+            typer.echo(f"wrote {parts}")
+            return
+        results, skipped = _gather(rows)
+    else:
+        _check_outputs(out, report, None)
+        files = find_images(images)
+        results, skipped = _classify_files(Recogniser.load(task, model), files, top)
     _write(results, skipped, out, report, [])
     _finish(results, skipped, [path for path in (out, report) if path is not None])
 
@@ -189,6 +208,22 @@ def _classify_files(recogniser: Recogniser, files: list[Path], top: int) -> tupl
     if not results:
         raise DataError(f"none of the {len(files)} images can be read; the first: {skipped[0].reason}")
     return results, skipped
+
+
+def _gather(rows: Any) -> tuple[list[Result], list[Skipped]]:
+    from cnaps.errors import DataError
+    from cnaps.progress import track
+    from cnaps.results import Result, Skipped
+
+    results, skipped = [], []
+    for row in track(rows.iter_rows(), "classifying"):
+        if row["error"]:
+            skipped.append(Skipped(row["path"], row["error"]))
+        else:
+            results.append(Result(row["path"], tuple(zip(row["labels"], row["probabilities"], strict=True))))
+    if not results:
+        raise DataError(f"none of the images can be read; the first: {skipped[0].reason}")
+    return sorted(results, key=lambda result: result.path), skipped
 
 
 def _write(

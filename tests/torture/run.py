@@ -1,0 +1,87 @@
+"""Faults, one after another, and a table of what happened: `make torture`.
+
+`--quick` tries a little of each and writes nothing; names of checks run those alone.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+import broken
+import kills
+import limits
+from common import QUICK, Row, Scale
+
+from cnaps.files import write_text
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
+CHECKS = {check.__name__: check for module in (limits, kills, broken) for check in module.CHECKS}
+NEEDS_TASK = {"through_server", "mixed_requests", "huge_images"}
+
+TEXT = """# Reliability: what was tried, and what happened
+
+Written by `make torture`, which does all of this to the package as it is and fails where something breaks. Images
+are pieces of two photographs and handwritten digits that come with scikit-learn; what is random has a fixed seed.
+
+{table}
+
+What these mean:
+
+- Every file is written beside its target and then renamed over it; a folder is exchanged in one step where the
+  system can (Linux). A process that is killed may leave a hidden `.name.*.tmp` behind, which nothing reads; the
+  studio removes those of its project when it opens it.
+- Task files, model folders and training checkpoints carry a digest of their content. Collections do not, so that
+  opening one costs nothing: a damaged picture is noticed only if it cannot be decoded.
+- The server decodes images in processes of their own. A file that breaks, stalls or floods a decoder costs that
+  process alone.
+- The command line decodes in threads of its own process: a bug in an image library that ends the process ends the
+  command. Nothing of the {files:,} files above did that.
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Run the checks; 1 where one failed."""
+    scale = QUICK if "--quick" in arguments else Scale()
+    names = [name for name in arguments if name in CHECKS] or list(CHECKS)
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="torture-") as name:
+        shared = Path(name) / "shared"
+        shared.mkdir()
+        if NEEDS_TASK & set(names) and "through_classify" not in names:
+            names.insert(0, "through_classify")
+        for each in names:
+            place = shared if each in NEEDS_TASK | {"through_classify"} else Path(name) / each
+            place.mkdir(exist_ok=True)
+            begun = time.monotonic()
+            try:
+                found = CHECKS[each](scale, place)
+            except Exception as error:
+                traceback.print_exc()
+                found = [Row(each, "", f"failed: {error!r}"[:300], False)]
+            rows += found
+            for row in found:
+                print(f"{'ok  ' if row.ok else 'FAIL'} {row.what}: {row.tried}: {row.happened}", flush=True)
+            print(f"     ({each}: {time.monotonic() - begun:.0f} s)", flush=True)
+    lines = ["| what | how much | what happened | |", "| --- | --- | --- | --- |"]
+    lines += [
+        f"| {' | '.join(_cell(text) for text in (row.what, row.tried, row.happened))} | {'✓' if row.ok else '✗'} |"
+        for row in rows
+    ]
+    if set(names) == set(CHECKS) and scale == Scale():
+        write_text(PAGE, TEXT.format(table="\n".join(lines), files=2 * scale.files))
+        print(f"wrote {PAGE}")
+    failed = sum(not row.ok for row in rows)
+    print(f"{len(rows) - failed} of {len(rows)} as they should be")
+    return int(failed > 0)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
