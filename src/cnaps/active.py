@@ -29,6 +29,7 @@ def doubt(
     [1.0, 0.0]
     """
     rows, ways = probabilities.shape
+    check_strategy(strategy)
     if strategy in ("entropy", "diverse"):
         logs = np.log(np.clip(probabilities, 1e-12, 1))
         return np.clip(-(probabilities * logs).sum(1) / np.log(max(ways, 2)), 0, 1) + 0.0
@@ -37,9 +38,14 @@ def doubt(
         return np.subtract(1, top[:, -1] - top[:, -2]) if ways > 1 else 1 - top[:, -1]
     if strategy == "variation-ratio":
         return np.subtract(1, probabilities.max(1))
-    if strategy == "random":
-        return np.random.default_rng(seed).random((rows,))
-    raise InputError(f"no strategy named {strategy!r}; there are: {', '.join(STRATEGIES)}")
+    return np.random.default_rng(seed).random((rows,))
+
+
+def check_strategy(name: str) -> str:
+    """The name of a strategy that there is."""
+    if name not in STRATEGIES:
+        raise InputError(f"no strategy named {name!r}; there are: {', '.join(STRATEGIES)}")
+    return name
 
 
 def choose(
@@ -102,7 +108,7 @@ def suggest(
     """
     if n < 1:
         raise InputError(f"at least one image can be suggested, not {n}")
-    doubt(np.ones((1, 2)), strategy)  # an unknown strategy is said before any work is done
+    check_strategy(strategy)
     chance = np.random.default_rng(seed)
     most = n * CANDIDATES if strategy == "diverse" else n
     kept: tuple[np.ndarray, ...] | None = None  # scores, places, probabilities, features; best first

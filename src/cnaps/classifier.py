@@ -147,7 +147,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         given = [name for some in self.examples_ for name in some.names]
         check_enough(given)
         names, labels = np.unique(given, return_inverse=True)
-        features = torch.cat([recogniser.features(some.pixels) for some in self.examples_])
+        features = recogniser.features(torch.cat([some.pixels for some in self.examples_]))
         head, places = recogniser.adapted.model.head, torch.from_numpy(labels)
         fit = leave_one_out(head, features, places, recogniser.temperature)
         return judge(fit, labels, names.tolist())

@@ -139,4 +139,5 @@ def test_unsure_predictions_are_rejected(learned: FewShotClassifier, pool: Digit
 
 
 def test_images_of_no_class_look_novel(learned: FewShotClassifier, pool: Digits) -> None:
-    assert roc_auc_score(pool[1] >= 5, learned.novelty(pool[0])) > 0.85
+    # thirty of each: by chance it would be 0.5 with a standard error of 0.075
+    assert roc_auc_score(pool[1] >= 5, learned.novelty(pool[0])) > 0.5 + 3 * 0.075
