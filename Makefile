@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-slow lint format bench docs collections default-model evaluate clean
+.PHONY: setup demo test test-slow lint format bench docs collections default-model evaluate results clean
 
 setup: $(READY)
 
@@ -61,7 +61,8 @@ collections: $(READY)
 
 default-model: collections
 	$(BIN)/cnaps train configs/cnaps-lite0.toml --run runs/cnaps-lite0
-	$(BIN)/cnaps ship runs/cnaps-lite0/best src/cnaps/models/cnaps-lite0
+	$(BIN)/cnaps train configs/cnaps-lite0-wide.toml --run runs/cnaps-lite0-wide
+	$(BIN)/cnaps ship runs/cnaps-lite0-wide/best src/cnaps/models/cnaps-lite0
 
 UNSEEN := mnist,cifar10,traffic_sign,dtd
 TESTED := ilsvrc_2012 tiny_imagenet omniglot cu_birds vgg_flower quickdraw mnist cifar10 traffic_sign dtd
@@ -69,6 +70,10 @@ TESTED := ilsvrc_2012 tiny_imagenet omniglot cu_birds vgg_flower quickdraw mnist
 evaluate: collections
 	$(BIN)/cnaps evaluate $(addprefix collections/,$(TESTED)) --model cnaps-lite0 --learners cnaps,logreg \
 	  --against logreg --max-ways 20 --max-context 200 --unseen $(UNSEEN) --processes 2 --out out/evaluation
+
+# docs/results.md and its pictures, from the stored numbers in results/
+results: $(READY)
+	$(BIN)/python tools/results.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -82,29 +82,35 @@ class Report:
         """Write all files; gives their paths, the page first."""
         folder = Path(folder)
         paths = {kind: folder / f"{self.name}.{kind}" for kind in ("html", "md", "json")}
-        images: dict[str, bytes] = {}
-        for name, figure in self.pictures.items():
-            images[name] = _png(figure)
-            path = paths[f"{name}.png"] = folder / _file(self.name, name, "png")
-            with atomic_path(path) as temporary:
-                temporary.write_bytes(images[name])
+        pictures = self.save_pictures(folder, self.name)
+        paths |= {f"{name}.png": path for name, path in pictures.items()}
         for name, table in self.tables.items():
-            path = paths[f"{name}.csv"] = folder / _file(self.name, name, "csv")
+            path = paths[f"{name}.csv"] = folder / _file(self.name, "" if name == self.name else name, "csv")
             write_text(path, table.csv())
         write_json(paths["json"], self.data)
         parts = [f"# {self.title}", "", *[line + "\n" for line in self.text]]
         parts += [table.markdown() for table in self.tables.values()]
-        parts += [f"![{name}]({_file(self.name, name, 'png')})\n" for name in self.pictures]
+        parts += [f"![{name}]({path.name})\n" for name, path in pictures.items()]
         write_text(paths["md"], "\n".join(parts))
-        write_text(paths["html"], self._page(images))
+        write_text(paths["html"], self._page(pictures))
         return list(paths.values())
 
-    def _page(self, images: dict[str, bytes]) -> str:
+    def save_pictures(self, folder: Path, prefix: str) -> dict[str, Path]:
+        """Write the pictures alone; gives the file of each."""
+        paths = {}
+        for name, figure in self.pictures.items():
+            paths[name] = folder / _file(prefix, "" if name == self.name else name, "png")
+            with atomic_path(paths[name]) as temporary:
+                # Without the program's version in it, the same numbers give the same file.
+                figure.savefig(temporary, format="png", dpi=130, metadata={"Software": None})
+        return paths
+
+    def _page(self, pictures: dict[str, Path]) -> str:
         title = html.escape(self.title)
         body = "".join(f"<p>{html.escape(line)}</p>" for line in self.text)
         body += "".join(table.html() for table in self.tables.values())
-        for name, data in images.items():
-            source = base64.b64encode(data).decode()
+        for name, path in pictures.items():
+            source = base64.b64encode(path.read_bytes()).decode()
             body += (
                 f'<h2>{html.escape(name)}</h2><img alt="{html.escape(name)}" src="data:image/png;base64,{source}">'
             )
@@ -122,15 +128,8 @@ def new_figure(width: float = 8, height: float = 4.5) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def _png(figure: Figure) -> bytes:
-    out = io.BytesIO()
-    # Without the program's version in it, the same numbers give the same file.
-    figure.savefig(out, format="png", dpi=130, metadata={"Software": None})
-    return out.getvalue()
-
-
 def _file(report: str, part: str, kind: str) -> str:
-    return f"{report}.{kind}" if part == report else f"{report}-{part}.{kind}"
+    return f"{report}-{part}.{kind}" if part else f"{report}.{kind}"
 
 
 def _text(cell: Any) -> str:
