@@ -150,7 +150,7 @@ def active(
     out: Out,
     model: Model,
     chosen: Chosen = "cnaps,protonet",
-    strategies: Annotated[str, typer.Option(help="Besides random.")] = "entropy,variation-ratio,margin,diverse",
+    strategies: Annotated[str, typer.Option(help="Besides random.")] = "entropy,variation-ratio,margin",
     seeds: Annotated[int, typer.Option(min=1, help="Starts of each panel.")] = 10,
     iterations: Annotated[int, typer.Option(min=1, help="How often to choose.")] = 30,
     images: Annotated[int, typer.Option(min=1, help="Labels bought in an iteration.")] = 1,

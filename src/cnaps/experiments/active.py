@@ -36,7 +36,7 @@ Fit: TypeAlias = Callable[[Tensor, Tensor], Callable[[Tensor], np.ndarray]]  # f
 class Plan:
     """How labels are spent."""
 
-    strategies: tuple[str, ...] = ("entropy", "variation-ratio", "margin", "diverse")
+    strategies: tuple[str, ...] = ("entropy", "variation-ratio", "margin")
     iterations: int = 30
     images: int = 1  # labelled in an iteration
     start: int = 1  # labels of each class
