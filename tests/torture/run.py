@@ -1,24 +1,29 @@
 """Faults, one after another, and a table of what happened: `make torture`.
 
-`--quick` tries a little of each and writes nothing; names of checks run those alone.
+`--quick` tries a little of each and writes nothing. Names of checks run those alone; what the others did before is
+kept in out/torture.json.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 import time
 import traceback
+from dataclasses import astuple
 from pathlib import Path
+from typing import Any
 
 import broken
 import kills
 import limits
 from common import QUICK, Row, Scale
 
-from cnaps.files import write_text
+from cnaps.files import write_json, write_text
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
+ROOT = Path(__file__).resolve().parents[2]
+PAGE, KEPT = ROOT / "docs" / "reliability.md", ROOT / "out" / "torture.json"
 CHECKS = {check.__name__: check for module in (limits, kills, broken) for check in module.CHECKS}
 NEEDS_TASK = {"through_server", "mixed_requests", "huge_images"}
 
@@ -47,7 +52,7 @@ def main(arguments: list[str]) -> int:
     """Run the checks; 1 where one failed."""
     scale = QUICK if "--quick" in arguments else Scale()
     names = [name for name in arguments if name in CHECKS] or list(CHECKS)
-    rows: list[Row] = []
+    kept: dict[str, list[Any]] = json.loads(KEPT.read_text()) if KEPT.exists() and scale == Scale() else {}
     with tempfile.TemporaryDirectory(prefix="torture-") as name:
         shared = Path(name) / "shared"
         shared.mkdir()
@@ -62,16 +67,18 @@ def main(arguments: list[str]) -> int:
             except Exception as error:
                 traceback.print_exc()
                 found = [Row(each, "", f"failed: {error!r}"[:300], False)]
-            rows += found
             for row in found:
                 print(f"{'ok  ' if row.ok else 'FAIL'} {row.what}: {row.tried}: {row.happened}", flush=True)
             print(f"     ({each}: {time.monotonic() - begun:.0f} s)", flush=True)
-    lines = ["| what | how much | what happened | |", "| --- | --- | --- | --- |"]
-    lines += [
-        f"| {' | '.join(_cell(text) for text in (row.what, row.tried, row.happened))} | {'✓' if row.ok else '✗'} |"
-        for row in rows
-    ]
-    if set(names) == set(CHECKS) and scale == Scale():
+            kept[each] = [astuple(row) for row in found]
+            if scale == Scale():
+                write_json(KEPT, kept)
+    rows = [Row(*values) for each in CHECKS for values in kept.get(each, ())]
+    if scale == Scale() and kept.keys() >= CHECKS.keys():
+        lines = ["| what | how much | what happened | |", "| --- | --- | --- | --- |"]
+        for row in rows:
+            cells = " | ".join(_cell(text) for text in (row.what, row.tried, row.happened))
+            lines.append(f"| {cells} | {'✓' if row.ok else '✗'} |")
         write_text(PAGE, TEXT.format(table="\n".join(lines), files=2 * scale.files))
         print(f"wrote {PAGE}")
     failed = sum(not row.ok for row in rows)
