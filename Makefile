@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-slow lint format bench docs collections default-model evaluate results clean
+.PHONY: setup demo test test-slow torture package-test oldest lint format bench docs collections default-model evaluate results clean
 
 setup: $(READY)
 
@@ -23,6 +23,24 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/pytest -m slow
+
+# Faults of every kind, for some minutes; writes docs/reliability.md.
+torture: $(READY)
+	$(BIN)/python tests/torture/run.py
+
+# Wheel and sdist, in an empty environment too.
+package-test: $(READY)
+	$(BIN)/pytest tests/packaging
+
+# The oldest versions that pyproject.toml allows, with the pinned torch, in an environment of their own.
+OLDEST := .venv-oldest
+oldest:
+	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check $$(grep '^torch==' constraints.txt)
+	$(OLDEST)/bin/python tests/packaging/oldest.py > $(OLDEST)/oldest.txt
+	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check -r $(OLDEST)/oldest.txt pytest hypothesis httpx -e .
+	CNAPS_THREADS=1 OMP_NUM_THREADS=1 $(OLDEST)/bin/pytest -m 'not slow' tests/properties tests/compatibility \
+	  tests/classifier tests/data tests/studio/test_store.py tests/studio/test_safety.py
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -76,4 +94,4 @@ results: $(READY)
 	$(BIN)/python tools/results.py
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
