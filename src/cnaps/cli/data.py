@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -42,18 +42,8 @@ def prepare(
     """
     from cnaps.data.prepare import prepare as run
 
-    done = run(
-        name,
-        source,
-        dest,
-        size=size,
-        name=collection,
-        splits=splits,
-        seed=seed,
-        workers=workers,
-        strict=strict,
-        overwrite=overwrite,
-    )
+    options: dict[str, Any] = {"size": size, "name": collection, "splits": splits, "seed": seed}
+    done = run(name, source, dest, **options, workers=workers, strict=strict, overwrite=overwrite)
     made = done.collection
     typer.echo(f"{dest}: {summary(made)}" + (" (was there already)" if done.unchanged else ""))
     for key, reason in made.broken[:10]:
@@ -130,10 +120,7 @@ def doctor(
 
 def summary(collection: Collection) -> str:
     """One line about a collection."""
-    parts = [
-        f"{len(collection.classes):,} classes",
-        f"{len(collection):,} images of {collection.size} pixels",
-    ]
+    parts = [f"{len(collection.classes):,} classes", f"{len(collection):,} images of {collection.size} pixels"]
     if collection.splits:
         parts.append(" / ".join(f"{len(classes)} {split}" for split, classes in collection.splits.items()))
     if collection.broken:

@@ -165,5 +165,7 @@ def open_collections(data: list[Path], split: str | None) -> list[Collection]:
                 raise DataError(f"two collections have the same name: {collection.name}")
             found[collection.name] = collection
     if not found:
-        raise DataError(f"no collection with a split {split!r} in {', '.join(map(str, data))}")
+        wanted = f" with a split {split!r}" if split else ""
+        places = ", ".join(map(str, data))
+        raise DataError(f"no collection{wanted} in {places}; make one with `cnaps data prepare`")
     return list(found.values())

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from cnaps.data.collection import Collection
+from cnaps.cli.evaluate import open_collections
 
 tasks = typer.Typer(no_args_is_help=True, help="Draw few-shot tasks from collections, and look at them.")
 
@@ -39,7 +38,7 @@ def sample(
     from cnaps.episodes import TEST_LIMITS, TRAIN_LIMITS, Sampler, write_manifest
     from cnaps.progress import track
 
-    collections = _open(data)
+    collections = {each.name: each for each in open_collections(data, None)}
     sampler = Sampler(
         list(collections.values()),
         None if split == "all" else split,
@@ -77,7 +76,7 @@ def show(
     from cnaps.errors import InputError
     from cnaps.files import atomic_path
 
-    collections = _open(data)
+    collections = {each.name: each for each in open_collections(data, None)}
     if manifest is None:
         sampler = Sampler(list(collections.values()), None if split == "all" else split, seed=seed)
         described = sampler.describe(task)
@@ -93,16 +92,3 @@ def show(
         f"{out}: task {task}, of {described.collection}: {described.ways} ways, "
         f"{described.context_size} context and {described.target_size} target images"
     )
-
-
-def _open(data: list[Path]) -> dict[str, Collection]:
-    from cnaps.data.collection import find_collections
-    from cnaps.errors import DataError
-
-    found = [collection for folder in data for collection in find_collections(folder)]
-    if not found:
-        raise DataError(f"no collection in {', '.join(map(str, data))}; make one with `cnaps data prepare`")
-    by_name = {collection.name: collection for collection in found}
-    if len(by_name) < len(found):
-        raise DataError(f"two collections have the same name: {', '.join(sorted(each.name for each in found))}")
-    return by_name

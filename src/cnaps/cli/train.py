@@ -8,6 +8,8 @@ from typing import Any
 
 import typer
 
+from cnaps.cli.evaluate import start_processes
+
 CONFIG = typer.Argument(None, help="A TOML or JSON file of settings; without one, the paper's defaults.")
 # Two names: torchrun takes --run for one of its own options, whichever program it starts.
 RUN = typer.Option(None, "--out", "--run", help="The folder of the new run.")
@@ -39,7 +41,7 @@ def train(
     """Train the adaptation networks (phi) on tasks; theta stays as it is."""
     if learner is not None:
         changes = [*_learner_settings(learner), *changes]
-    _start("train", "TrainConfig", config, run, resume, changes, device, processes, show_config)
+    _start("train", config, run, resume, changes, device, processes, show_config)
 
 
 def pretrain(
@@ -52,12 +54,11 @@ def pretrain(
     show_config: bool = SHOW,
 ) -> None:
     """Train a feature extractor (theta) by classifying all classes of one collection or several."""
-    _start("pretrain", "PretrainConfig", config, run, resume, changes, device, processes, show_config)
+    _start("pretrain", config, run, resume, changes, device, processes, show_config)
 
 
 def _start(
     command: str,
-    config_name: str,
     file: Path | None,
     run: Path | None,
     resume: Path | None,
@@ -67,13 +68,19 @@ def _start(
     show_config: bool,
 ) -> None:
     from cnaps.errors import InputError
+    from cnaps.training.config import PretrainConfig, TrainConfig
+    from cnaps.training.settings import apply_changes, build, build_saved, read_settings
 
     if resume is not None and (file or run or changes):
         raise InputError(
             "--resume continues a run as it was configured: give no configuration, --out or --set with it. "
             "To go on with other settings, start a new run with --set init.model=RUN/last"
         )
-    settings = _settings(config_name, file, resume, changes)
+    kind: Any = TrainConfig if command == "train" else PretrainConfig
+    if resume is not None:
+        settings = build_saved(kind, resume)
+    else:
+        settings = build(kind, apply_changes(read_settings(file) if file else {}, changes))
     if show_config:
         import dataclasses
         import json
@@ -83,20 +90,19 @@ def _start(
     folder = resume or run
     if folder is None:
         raise InputError("name a folder for the run: --out runs/first (or --resume RUN to continue one)")
-    if processes > 1 and "WORLD_SIZE" not in os.environ:
-        from cnaps.training.distributed import launch
-
-        raise typer.Exit(launch(processes))
+    start_processes(processes)
     from cnaps.training import start
 
     state, ended_by = getattr(start, command)(settings, folder, resume=resume is not None, device=device)
     if os.environ.get("RANK", "0") == "0":
         if ended_by is not None:
-            typer.echo(
-                f"stopped after step {state.step}; continue with: cnaps {command} --resume {folder}", err=True
-            )
+            then = f"continue with: cnaps {command} --resume {folder}"
+            typer.echo(f"stopped after step {state.step}; {then}", err=True)
         else:
-            typer.echo(_summary(state, folder))
+            typer.echo(f"trained {state.step} steps; the last model: {folder / 'last'}")
+            if state.best:
+                mean = sum(state.best.values()) / len(state.best)
+                typer.echo(f"best validation accuracy {mean:.4f} after step {state.best_step}: {folder / 'best'}")
     if ended_by is not None:
         raise typer.Exit(128 + ended_by)
 
@@ -109,22 +115,4 @@ def _learner_settings(name: str) -> list[str]:
     entry = find_learner(name)
     if not entry.trained:
         raise InputError(f"{name} learns nothing beforehand: there is nothing to train")
-    theta = [f'theta.{key}="{value}"' for key, value in entry.theta.items()]
-    return [f'learner="{name}"', *theta]
-
-
-def _settings(config_name: str, file: Path | None, resume: Path | None, changes: list[str]) -> Any:
-    from cnaps.training import config, settings
-
-    cls = getattr(config, config_name)
-    if resume is not None:
-        return settings.build_saved(cls, resume)
-    return settings.build(cls, settings.apply_changes(settings.read_settings(file) if file else {}, changes))
-
-
-def _summary(state: Any, folder: Path) -> str:
-    lines = [f"trained {state.step} steps; the last model: {folder / 'last'}"]
-    if state.best:
-        mean = sum(state.best.values()) / len(state.best)
-        lines.append(f"best validation accuracy {mean:.4f} after step {state.best_step}: {folder / 'best'}")
-    return "\n".join(lines)
+    return [f'learner="{name}"', *(f'theta.{key}="{value}"' for key, value in entry.theta.items())]

@@ -73,8 +73,8 @@ def load_task(
             f"task {description.index} is of the collection {description.collection!r}, "
             f"which is not among {', '.join(sorted(collections)) or 'the given ones (none)'}"
         )
-    context, context_labels = _flat(description.context)
-    targets, target_labels = _flat(description.targets)
+    context, context_labels = flat_rows(description.context)
+    targets, target_labels = flat_rows(description.targets)
     order = np.argsort(np.random.Generator(np.random.Philox(context.tolist())).random(len(context)))
     rows = [*context[order].tolist(), *targets.tolist()]
     images = collection.read(rows, size=size, threads=threads)
@@ -93,7 +93,7 @@ def load_task(
     )
 
 
-def _flat(rows: tuple[tuple[int, ...], ...]) -> tuple[np.ndarray, np.ndarray]:
+def flat_rows(rows: tuple[tuple[int, ...], ...]) -> tuple[np.ndarray, np.ndarray]:
     """All rows, and the label of each."""
     labels = np.repeat(np.arange(len(rows), dtype=np.int64), [len(some) for some in rows])
     return np.array([row for some in rows for row in some], dtype=np.int64), labels

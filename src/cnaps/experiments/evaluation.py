@@ -24,6 +24,7 @@ from torch import Tensor
 from cnaps.checkpoints import load_model
 from cnaps.data.collection import Collection
 from cnaps.episodes import Sampler, TaskDescription, read_manifest
+from cnaps.episodes.task import flat_rows
 from cnaps.errors import DataError
 from cnaps.experiments.scores import Score, ScoreBook, Scores, measure
 from cnaps.learners import FeatureLearner, FrozenFeatures, Learner, create_learner, find_learner
@@ -140,15 +141,15 @@ class _Runner:
 
     def _read(self, described: TaskDescription) -> dict[int, Tensor]:
         """The images that the task needs: all, or only those whose features are not known."""
-        rows = np.concatenate([_flat(described.context)[0], _flat(described.targets)[0]])
+        rows = np.concatenate([flat_rows(described.context)[0], flat_rows(described.targets)[0]])
         if all(isinstance(self.learners[name], FeatureLearner) for name in self._due(described)):
             rows = self.store.missing(rows)
         return dict(zip(rows.tolist(), self.collection.read(rows.tolist(), size=self.size), strict=True))
 
     def _score(self, name: str, described: TaskDescription, images: Mapping[int, Tensor]) -> Score:
         learner = self.learners[name]
-        context, labels = _flat(described.context)
-        targets, target_labels = _flat(described.targets)
+        context, labels = flat_rows(described.context)
+        targets, target_labels = flat_rows(described.targets)
         frozen = isinstance(learner, FeatureLearner)
         learn = learner.fit if isinstance(learner, FeatureLearner) else learner.adapt
         given, asked = ((self.store.get if frozen else _stack)(rows, images) for rows in (context, targets))
@@ -233,13 +234,8 @@ def join_world() -> World | None:
 
 def task_arrays(collection: Collection, described: TaskDescription, size: int) -> tuple[Tensor, Tensor]:
     """The context of a task: pixels and labels."""
-    rows, labels = _flat(described.context)
+    rows, labels = flat_rows(described.context)
     return collection.read(rows.tolist(), size=size), torch.from_numpy(labels)
-
-
-def _flat(rows: tuple[tuple[int, ...], ...]) -> tuple[np.ndarray, np.ndarray]:
-    labels = np.repeat(np.arange(len(rows)), [len(some) for some in rows])
-    return np.array([row for some in rows for row in some], dtype=np.int64), labels
 
 
 def _stack(rows: np.ndarray, images: Mapping[int, Tensor]) -> Tensor:

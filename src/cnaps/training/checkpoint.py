@@ -48,22 +48,20 @@ def load_checkpoint(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]
     return tensors, json.loads(text)
 
 
-def optimiser_tensors(optimiser: torch.optim.Optimizer, prefix: str = "optimiser.") -> dict[str, torch.Tensor]:
+def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     """The optimiser's state as named tensors."""
     state = optimiser.state_dict()["state"]
-    return {f"{prefix}{i}.{key}": value for i, values in state.items() for key, value in values.items()}
+    return {f"optimiser.{i}.{key}": value for i, values in state.items() for key, value in values.items()}
 
 
-def restore_optimiser(
-    optimiser: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor], prefix: str = "optimiser."
-) -> None:
+def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor]) -> None:
     """Put named tensors back.
 
     Moments get the memory layout of their parameter: another layout takes kernels that may round otherwise.
     """
     parameters = [p for group in optimiser.param_groups for p in group["params"]]
     for i, parameter in enumerate(parameters):
-        for name in [n for n in tensors if n.startswith(f"{prefix}{i}.")]:
+        for name in [n for n in tensors if n.startswith(f"optimiser.{i}.")]:
             value, key = tensors[name], name.rsplit(".", 1)[1]
             if value.shape == parameter.shape:
                 value = torch.empty_like(parameter, requires_grad=False).copy_(value)

@@ -176,7 +176,11 @@ class Theta:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """The configuration of ``cnaps train``."""
+    """The configuration of ``cnaps train``.
+
+    >>> TrainConfig(data=Data(train=("collections/cu_birds",))).tasks.steps
+    6875
+    """
 
     seed: int = 0
     learner: str | None = None  # the method that a new model is for, see `cnaps learners`
@@ -198,11 +202,6 @@ class TrainConfig:
         check(self.checkpoint_every >= 1, "checkpoint_every must be at least 1")
         check(self.validation.every >= 1, "validation.every must be at least 1")
         check(not (self.init.model and self.model), "give either init.model or a [model] table, not both")
-
-    @property
-    def validation_rule(self) -> str:
-        """What makes a model better."""
-        return self.validation.rule
 
 
 @dataclass(frozen=True)
@@ -236,8 +235,3 @@ class PretrainConfig:
         check(0 < self.held_out < 1, "held_out must lie between 0 and 1")
         check(0 <= self.crop < 1 and 0 <= self.jitter <= 1, "crop and jitter must lie between 0 and 1")
         check(self.checkpoint_every >= 1 and self.validate_every >= 1, "an interval must be at least 1")
-
-    @property
-    def validation_rule(self) -> str:
-        """One held-out set: the higher accuracy."""
-        return "mean"

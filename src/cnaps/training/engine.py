@@ -7,43 +7,85 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
 
 from cnaps.errors import CnapsError
 from cnaps.progress import progress_bar
+from cnaps.training.checkpoint import optimiser_tensors, restore_optimiser
 from cnaps.training.distributed import STOP_SIGNALS, World
 from cnaps.training.run import RunFolder
+
+Stopping = Callable[[], bool]
 
 
 class NonFiniteError(CnapsError):
     """The loss or gradient became infinite or not a number; the text names the task."""
 
 
-class Job(Protocol):
+class Job(ABC):
     """What is trained. Everything random in a step is drawn from the seed and the step's number."""
 
+    prefix: str  # of the network's weights in checkpoints
+    rule: str  # what makes a model better, see :func:`better`
     steps: int
+    validate_every: int  # steps
+    fingerprints: dict[str, str]  # of the data that the run depends on
 
-    def step(self, step: int, stopping: Callable[[], bool]) -> dict[str, Any] | None:
+    def __init__(
+        self, config: Any, world: World, network: nn.Module, parameters: list[nn.Parameter], optimiser: Any
+    ) -> None:
+        self.config, self.world, self.network = config, world, network
+        self._parameters: list[nn.Parameter] = parameters
+        self._optimiser: torch.optim.Optimizer = optimiser
+        self._loader: Iterator[Any] | None = None  # what the next steps need, read ahead
+
+    @abstractmethod
+    def step(self, step: int, stopping: Stopping) -> dict[str, Any] | None:
         """Do one step on all ranks together; None if a rank was asked to stop, and then nothing changed."""
 
-    def validate(self, stopping: Callable[[], bool]) -> dict[str, float] | None:
+    @abstractmethod
+    def validate(self, stopping: Stopping) -> dict[str, float] | None:
         """Accuracy a validation set; None if a rank was asked to stop."""
 
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """Everything that training changes."""
-
-    def restore(self, tensors: dict[str, torch.Tensor], step: int) -> None:
-        """Put it back, as it was after so many steps."""
-
+    @abstractmethod
     def save_model(self, folder: Path) -> None:
         """Write the model as it would be used."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that training changes."""
+        weights = {self.prefix + name: value for name, value in self.network.state_dict().items()}
+        return {**weights, **optimiser_tensors(self._optimiser)}
+
+    def restore(self, tensors: dict[str, Tensor], step: int) -> None:
+        """Put it back in place, which keeps every memory layout, as it was after so many steps."""
+        own = {name: tensor for name, tensor in tensors.items() if name.startswith(self.prefix)}
+        self.network.load_state_dict({name.removeprefix(self.prefix): tensor for name, tensor in own.items()})
+        restore_optimiser(self._optimiser, tensors)
+
+    def close(self) -> None:
+        """Stop reading ahead."""
+        if self._loader is not None:
+            self._loader.close()  # type: ignore[attr-defined]
+            self._loader = None
+
+    def _clear_gradients(self) -> None:
+        for p in self._parameters:
+            p.grad = None
+
+    def _update(self, rate: float) -> None:
+        """Step with the gradients as they are."""
+        for group in self._optimiser.param_groups:
+            group["lr"] = rate
+        self._optimiser.step()
 
 
 @dataclass
@@ -86,15 +128,7 @@ class StopRequest:
 
 
 def fit(
-    job: Job,
-    world: World,
-    run: RunFolder | None,
-    *,
-    validate_every: int,
-    checkpoint_every: int,
-    rule: str,
-    saved: tuple[dict[str, torch.Tensor], dict[str, Any]] | None = None,
-    description: str = "training",
+    job: Job, run: RunFolder | None, saved: tuple[dict[str, Tensor], dict[str, Any]] | None = None
 ) -> tuple[State, int | None]:
     """Train to the end or until a signal; gives the final state and the signal that ended it, if any.
 
@@ -109,17 +143,17 @@ def fit(
         if run is not None:
             run.save(job.tensors(), asdict(state))
 
-    with StopRequest() as stop, progress_bar(visible=None if world.is_main else False) as bar:
-        row = bar.add_task(description, total=job.steps, completed=state.step, note="")
+    with StopRequest() as stop, progress_bar(visible=None if job.world.is_main else False) as bar:
+        row = bar.add_task("training", total=job.steps, completed=state.step, note="")
         try:
             while True:
-                due = state.step > 0 and (state.step % validate_every == 0 or state.step == job.steps)
+                due = state.step > 0 and (state.step % job.validate_every == 0 or state.step == job.steps)
                 if due and state.validated < state.step:
                     bar.update(row, description="validating")
-                    if not _validate(job, run, state, rule, stop):
+                    if not _validate(job, run, state, stop):
                         break
                     save()
-                    bar.update(row, description=description)
+                    bar.update(row, description="training")
                 if state.step == job.steps:
                     break
                 began = time.monotonic()
@@ -127,9 +161,16 @@ def fit(
                 if metrics is None:
                     break
                 state.step += 1
-                _report(run, state, metrics, time.monotonic() - began)
-                bar.update(row, completed=state.step, note=_note(metrics, time.monotonic() - began))
-                if state.step % checkpoint_every == 0 and state.step < job.steps:
+                seconds = time.monotonic() - began
+                if run is not None:
+                    speed = {"seconds": round(seconds, 3), "peak_memory_mb": round(peak_memory() / 2**20)}
+                    run.log({"kind": "step", "step": state.step, **metrics, **speed})
+                note = (
+                    f"{metrics['count'] / max(seconds, 1e-9):.2f}/s  loss {metrics['loss']:.3f}  "
+                    f"accuracy {metrics['accuracy']:.3f}"
+                )
+                bar.update(row, completed=state.step, note=note)
+                if state.step % job.config.checkpoint_every == 0 and state.step < job.steps:
                     save()
         except NonFiniteError:
             save()
@@ -140,7 +181,7 @@ def fit(
         if not finished:
             save()
         if run is not None:
-            job.save_model(run.path / "last")
+            _save_model(job, run.path / "last")
             run.draw_curves()
     # Without a signal of its own, this rank stopped because another one was asked to.
     return state, None if finished else stop.signal or signal.SIGTERM
@@ -159,7 +200,7 @@ def better(new: dict[str, float], best: dict[str, float], rule: str) -> bool:
     return 2 * sum(new[name] > best[name] for name in new) > len(new)
 
 
-def _validate(job: Job, run: RunFolder | None, state: State, rule: str, stop: StopRequest) -> bool:
+def _validate(job: Job, run: RunFolder | None, state: State, stop: StopRequest) -> bool:
     began = time.monotonic()
     accuracies = job.validate(stop)
     if accuracies is None:
@@ -167,7 +208,7 @@ def _validate(job: Job, run: RunFolder | None, state: State, rule: str, stop: St
     state.validated = state.step
     if not accuracies:
         return True
-    improved = better(accuracies, state.best, rule)
+    improved = better(accuracies, state.best, job.rule)
     if improved:
         state.best, state.best_step = accuracies, state.step
     if run is None:
@@ -175,30 +216,21 @@ def _validate(job: Job, run: RunFolder | None, state: State, rule: str, stop: St
     mean = sum(accuracies.values()) / len(accuracies)
     record = {"kind": "validation", "step": state.step, "accuracy": mean, "sets": accuracies}
     run.log({**record, "best": improved, "seconds": round(time.monotonic() - began, 2)})
-    print(
-        f"step {state.step}: validation accuracy {mean:.4f}{' (best so far)' if improved else ''}  "
-        + "  ".join(f"{name} {value:.3f}" for name, value in accuracies.items()),
-        file=sys.stderr,
-        flush=True,
-    )
+    sets = "  ".join(f"{name} {value:.3f}" for name, value in accuracies.items())
+    note = " (best so far)" if improved else ""
+    print(f"step {state.step}: validation accuracy {mean:.4f}{note}  {sets}", file=sys.stderr, flush=True)
     # The checkpoint follows: a crash between the two repeats this validation and writes the same model again.
     if improved:
-        job.save_model(run.path / "best")
+        _save_model(job, run.path / "best")
     run.draw_curves(at_most_every=60)
     return True
 
 
-def _report(run: RunFolder | None, state: State, metrics: dict[str, Any], seconds: float) -> None:
-    if run is not None:
-        speed = {"seconds": round(seconds, 3), "peak_memory_mb": round(peak_memory() / 2**20)}
-        run.log({"kind": "step", "step": state.step, **metrics, **speed})
-
-
-def _note(metrics: dict[str, Any], seconds: float) -> str:
-    return (
-        f"{metrics['count'] / max(seconds, 1e-9):.2f}/s  loss {metrics['loss']:.3f}  "
-        f"accuracy {metrics['accuracy']:.3f}"
-    )
+def _save_model(job: Job, folder: Path) -> None:
+    try:
+        job.save_model(folder)
+    except SafetensorError as error:  # what safetensors makes of a full disk
+        raise CnapsError(f"cannot write {folder}: {error}") from error
 
 
 def peak_memory() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,13 +15,13 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from cnaps.checkpoints import save_model
-from cnaps.episodes import Task, TaskLoader
+from cnaps.data.collection import Collection
+from cnaps.episodes import Sampler, Task, TaskLoader
 from cnaps.learners.tadam import Tadam
 from cnaps.training.augment import augment_task
-from cnaps.training.checkpoint import optimiser_tensors, restore_optimiser
 from cnaps.training.config import TrainConfig, check
 from cnaps.training.distributed import World
-from cnaps.training.engine import NonFiniteError
+from cnaps.training.engine import Job, NonFiniteError, Stopping
 from cnaps.training.tasks import TaskStream, open_collections, task_generator, validation_sampler
 
 if TYPE_CHECKING:
@@ -31,49 +31,42 @@ if TYPE_CHECKING:
 NOTHING_TO_TRAIN = "this model has nothing to train: no adaptation, and a head without parameters"
 
 
-class EpisodicJob:
+class EpisodicJob(Job):
     """Trains phi by tasks: adapt to the context, likelihood of the targets, gradients summed over a step."""
 
+    prefix = "model."
+
     def __init__(self, model: CNAPs, config: TrainConfig, world: World) -> None:
-        self.model, self.config, self.world = model.to(world.device), config, world
+        self.model = model.to(world.device)
+        joint = config.theta.mode != "frozen"
+        # A frozen theta asks for no gradient of its own: autograd then does no work for it.
+        model.backbone.requires_grad_(joint)
+        parameters = list(model.parameters() if joint else model.phi_parameters())
+        check(bool(parameters), NOTHING_TO_TRAIN)
+        o = config.optimiser
+        adam = torch.optim.AdamW if o.weight_decay else torch.optim.Adam
+        optimiser = adam(parameters, o.learning_rate, (o.beta1, o.beta2), o.epsilon, o.weight_decay)
+        super().__init__(config, world, model, parameters, optimiser)
+        self._average = [p.detach().clone() for p in parameters] if o.ema else []
+        self.rule = config.validation.rule
         self.steps = config.tasks.steps
-        self.validate_every = max(1, config.validation.every // config.tasks.per_step)  # steps
+        self.validate_every = max(1, config.validation.every // config.tasks.per_step)
         self.size = config.data.image_size or model.image_size
         self._train = open_collections(config.data.train, "train")
         self._valid = open_collections(config.data.valid, "valid")
         self._stream = TaskStream(self._train, config.tasks, config.seed)
         self._validation = [validation_sampler(c, split, config) for c, split in self._valid]
         self._collections = {c.name: c for c, _ in self._train}
-        self._loader: Iterator[Task] | None = None
-        self._parameters = self._choose_parameters()
-        o = config.optimiser
-        optimiser = torch.optim.AdamW if o.weight_decay else torch.optim.Adam
-        betas = (o.beta1, o.beta2)
-        self._optimiser = optimiser(self._parameters, o.learning_rate, betas, o.epsilon, o.weight_decay)
-        self._average = [p.detach().clone() for p in self._parameters] if o.ema else []
+        self.fingerprints = {c.name: c.fingerprint for c, _ in (*self._train, *self._valid)}
 
-    def _choose_parameters(self) -> list[nn.Parameter]:
-        joint = self.config.theta.mode != "frozen"
-        # A frozen theta asks for no gradient of its own: autograd then does no work for it.
-        self.model.backbone.requires_grad_(joint)
-        parameters = list(self.model.parameters() if joint else self.model.phi_parameters())
-        check(bool(parameters), NOTHING_TO_TRAIN)
-        return parameters
-
-    @property
-    def fingerprints(self) -> dict[str, str]:
-        """The data that the run depends on."""
-        return {c.name: c.fingerprint for c, _ in (*self._train, *self._valid)}
-
-    def step(self, step: int, stopping: Callable[[], bool]) -> dict[str, Any] | None:
+    def step(self, step: int, stopping: Stopping) -> dict[str, Any] | None:
         """One optimiser step over the next tasks, shared out over the ranks."""
         indices = self._indices(step)
         if self._loader is None:
             self._loader = self._load_from(step)
         self._set_mode(step)
         buffers = [b.clone() for b in self._theta_buffers()]
-        for p in self._parameters:
-            p.grad = None
+        self._clear_gradients()
         losses, accuracies, stop = torch.zeros(len(indices)), torch.zeros(len(indices)), torch.zeros(1)
         for index in self.world.share(indices):
             if stopping():
@@ -93,9 +86,6 @@ class EpisodicJob:
             position = int(torch.nonzero(~torch.isfinite(losses))[0])
             raise NonFiniteError(self._blame(indices[position], float(losses[position])))
         self.world.sum_gradients(self._parameters)
-        return self._update(step, indices, losses, accuracies)
-
-    def _update(self, step: int, indices: range, losses: Tensor, accuracies: Tensor) -> dict[str, Any]:
         o = self.config.optimiser
         norm = float(nn.utils.clip_grad_norm_(self._parameters, o.clip or math.inf))
         if not math.isfinite(norm):
@@ -104,40 +94,19 @@ class EpisodicJob:
                 "a smaller optimiser.learning_rate or optimiser.clip may help. The state before it is saved."
             )
         rate = o.learning_rate * o.schedule.factor(step, self.steps)
-        for group in self._optimiser.param_groups:
-            group["lr"] = rate
-        self._optimiser.step()
+        self._update(rate)
         if o.ema:
             decay = min(o.ema, (1 + step) / (10 + step))  # a young average should not remember the start
             for average, p in zip(self._average, self._parameters, strict=True):
                 average.lerp_(p.detach(), 1 - decay)
         self.world.average_(b for b in self._theta_buffers() if b.is_floating_point())
-        return {
-            "tasks": indices.stop,
-            "count": len(indices),
-            "loss": losses.mean().item(),
-            "accuracy": accuracies.mean().item(),
-            "learning_rate": rate,
-            "gradient_norm": norm,
-        }
+        means = {"loss": losses.mean().item(), "accuracy": accuracies.mean().item()}
+        known = {"tasks": indices.stop, "count": len(indices)}
+        return {**known, **means, "learning_rate": rate, "gradient_norm": norm}
 
     def _learn(self, task: Task, count: int) -> tuple[float, float]:
         """Add the gradient of one task of ``count``; gives its loss (without the penalty) and accuracy."""
-        loss_options = self.config.loss
-        loss, accuracy = self._forward(task)
-        total = loss / count
-        if loss_options.penalty:
-            # The reference adds the penalty once a task, undivided; with the paper's means it is a mean too.
-            share = 1.0 if loss_options.reduction == "sum" else 1 / count
-            total = total + loss_options.penalty * share * self.model.regularization()
-        check(total.requires_grad, NOTHING_TO_TRAIN)
-        value = float(loss.detach())
-        if math.isfinite(value):
-            total.backward()
-        return value, accuracy
-
-    def _forward(self, task: Task) -> tuple[Tensor, float]:
-        device, memory = self.world.device, self.config.memory
+        device, memory, options = self.world.device, self.config.memory, self.config.loss
         generator = task_generator(self.config.seed, task.index)
         context, targets = task.context_images.to(device), task.target_images.to(device)
         context, targets = augment_task(context, targets, self.config.augmentation, generator)
@@ -152,22 +121,28 @@ class EpisodicJob:
                 generator=generator,
                 checkpoint=memory.checkpoint,
             )
-            logits = self._logits(adapted, self.model.preprocess(targets))
-            loss = F.cross_entropy(logits.float(), labels, reduction=self.config.loss.reduction)
+            inputs = self.model.preprocess(targets)
+            if memory.checkpoint:
+                parts = inputs.split(memory.chunk_size or 64)
+                logits = torch.cat([checkpoint(adapted.logits, part, use_reentrant=False) for part in parts])
+            else:
+                logits = adapted.logits(inputs)
+            loss = F.cross_entropy(logits.float(), labels, reduction=options.reduction)
             if isinstance(self.model, Tadam):
-                loss = loss + self.model.auxiliary_loss(
-                    adapted, [f"{task.collection}/{n}" for n in task.class_names]
-                )
-        return loss, (logits.argmax(1) == labels).float().mean().item()
+                names = [f"{task.collection}/{name}" for name in task.class_names]
+                loss = loss + self.model.auxiliary_loss(adapted, names)
+        total = loss / count
+        if options.penalty:
+            # The reference adds the penalty once a task, undivided; with the paper's means it is a mean too.
+            share = 1.0 if options.reduction == "sum" else 1 / count
+            total = total + options.penalty * share * self.model.regularization()
+        check(total.requires_grad, NOTHING_TO_TRAIN)
+        value = float(loss.detach())
+        if math.isfinite(value):
+            total.backward()
+        return value, (logits.argmax(1) == labels).float().mean().item()
 
-    def _logits(self, adapted: Any, targets: Tensor) -> Tensor:
-        memory = self.config.memory
-        if not memory.checkpoint:
-            return adapted.logits(targets)
-        parts = targets.split(memory.chunk_size or 64)
-        return torch.cat([checkpoint(adapted.logits, part, use_reentrant=False) for part in parts])
-
-    def validate(self, stopping: Callable[[], bool]) -> dict[str, float] | None:
+    def validate(self, stopping: Stopping) -> dict[str, float] | None:
         """The mean accuracy on the fixed tasks of each validation set, shared out over the ranks."""
         if not self._validation:
             return {}
@@ -178,16 +153,7 @@ class EpisodicJob:
         self.model.train(self.model.config.backbone_norm == "batch")
         with self.averaged(), torch.no_grad():
             for row, ((collection, _), sampler) in enumerate(zip(self._valid, self._validation, strict=True)):
-                data = self.config.data
-                loader = TaskLoader(
-                    sampler,
-                    {collection.name: collection},
-                    self.size,
-                    indices=self.world.share(range(count)),
-                    workers=data.workers,
-                    prefetch=data.prefetch,
-                )
-                for task in loader:
+                for task in self._load(sampler, {collection.name: collection}, self.world.share(range(count))):
                     accuracies[row, task.index] = self._score(task)
                     if stopping():
                         stop[0] = 1
@@ -200,27 +166,21 @@ class EpisodicJob:
         return {c.name: float(m) for (c, _), m in zip(self._valid, means, strict=True)}
 
     def _score(self, task: Task) -> float:
-        device = self.world.device
+        device, chunk_size = self.world.device, self.config.memory.chunk_size
         with self.world.autocast():
             context = self.model.preprocess(task.context_images.to(device))
-            adapted = self.model.adapt(
-                context, task.context_labels.to(device), chunk_size=self.config.memory.chunk_size
-            )
+            adapted = self.model.adapt(context, task.context_labels.to(device), chunk_size=chunk_size)
             logits = adapted.logits(self.model.preprocess(task.target_images.to(device)))
         return (logits.argmax(1).cpu() == task.target_labels).float().mean().item()
 
     def tensors(self) -> dict[str, Tensor]:
         """Weights, optimiser state and averages."""
-        averages = {f"average.{i}": a for i, a in enumerate(self._average)}
-        weights = {f"model.{name}": value for name, value in self.model.state_dict().items()}
-        return {**weights, **optimiser_tensors(self._optimiser), **averages}
+        return super().tensors() | {f"average.{i}": average for i, average in enumerate(self._average)}
 
     def restore(self, tensors: dict[str, Tensor], step: int) -> None:
-        """Put them back in place, which keeps every memory layout."""
+        """Put them back in place."""
         self._set_mode(step - 1)
-        weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
-        self.model.load_state_dict(weights)
-        restore_optimiser(self._optimiser, tensors)
+        super().restore(tensors, step)
         for i, average in enumerate(self._average):
             average.copy_(tensors[f"average.{i}"])
 
@@ -245,24 +205,19 @@ class EpisodicJob:
         with self.averaged():
             save_model(self.model, folder, notes={"trained_on": sources})
 
-    def close(self) -> None:
-        """Stop the loader's threads."""
-        if self._loader is not None:
-            self._loader.close()  # type: ignore[attr-defined]
-            self._loader = None
-
     def _indices(self, step: int) -> range:
         tasks = self.config.tasks
         return range(step * tasks.per_step, min((step + 1) * tasks.per_step, tasks.total))
 
     def _load_from(self, step: int) -> Iterator[Task]:
-        data = self.config.data
         own = (index for s in range(step, self.steps) for index in self.world.share(self._indices(s)))
-        return iter(
-            TaskLoader(
-                self._stream, self._collections, self.size, own, workers=data.workers, prefetch=data.prefetch
-            )
-        )
+        return self._load(self._stream, self._collections, own)
+
+    def _load(
+        self, tasks: Sampler | TaskStream, collections: dict[str, Collection], indices: Iterable[int]
+    ) -> Iterator[Task]:
+        data = self.config.data
+        return iter(TaskLoader(tasks, collections, self.size, indices, data.workers, data.prefetch))
 
     def _set_mode(self, step: int) -> None:
         """Whether theta's norms use the batch at hand (joint training) or running statistics."""

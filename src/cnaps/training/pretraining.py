@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,21 +17,23 @@ from torch.nn import functional as F
 from cnaps.data.collection import Collection
 from cnaps.files import atomic_folder, write_json
 from cnaps.nn.backbones import create_backbone
+from cnaps.runtime import read_ahead
 from cnaps.training.augment import augment_images
-from cnaps.training.checkpoint import optimiser_tensors, restore_optimiser
-from cnaps.training.config import PretrainConfig
+from cnaps.training.config import PretrainConfig, check
 from cnaps.training.distributed import World
-from cnaps.training.engine import NonFiniteError
+from cnaps.training.engine import Job, NonFiniteError, Stopping
 from cnaps.training.tasks import open_collections, task_generator
 
 Batch = tuple[Tensor, Tensor]  # uint8 images (N, 3, S, S) and classes (N,)
 
 
-class PretrainingJob:
+class PretrainingJob(Job):
     """Classifies all classes of all collections at once; every batch is a function of (seed, step)."""
 
+    prefix = "network."
+    rule = "mean"
+
     def __init__(self, config: PretrainConfig, world: World) -> None:
-        self.config, self.world = config, world
         self._images = ImageSet(config)
         torch.manual_seed(config.seed)
         self.backbone = create_backbone(config.backbone)
@@ -43,44 +43,34 @@ class PretrainingJob:
             load_backbone(self.backbone, config.init)
         self.size = config.image_size or self.backbone.image_size
         head = nn.Linear(self.backbone.feature_size, self._images.classes)
-        self.network = nn.Sequential(self.backbone, head).to(world.device)
-        self._parameters = list(self.network.parameters())
-        self._optimiser = torch.optim.SGD(
-            self._parameters, config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay
+        network = nn.Sequential(self.backbone, head).to(world.device)
+        parameters = list(network.parameters())
+        optimiser = torch.optim.SGD(
+            parameters, config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay
         )
+        super().__init__(config, world, network, parameters, optimiser)
         self._epoch_steps = math.ceil(len(self._images.train) / config.batch)
         self.steps = config.epochs * self._epoch_steps
         self.validate_every = config.validate_every * self._epoch_steps
-        self._batches: Iterator[Batch] | None = None
         self._order = lru_cache(maxsize=2)(self._shuffled)  # this epoch's, and the next one's for reading ahead
+        self.fingerprints = {c.name: c.fingerprint for c in self._images.collections}
 
-    @property
-    def fingerprints(self) -> dict[str, str]:
-        """The data that the run depends on."""
-        return {c.name: c.fingerprint for c in self._images.collections}
-
-    def step(self, step: int, stopping: Callable[[], bool]) -> dict[str, Any] | None:
+    def step(self, step: int, stopping: Stopping) -> dict[str, Any] | None:
         """One batch, shared out over the ranks; each rank normalises by the statistics of its own part."""
         config, device = self.config, self.world.device
-        if self._batches is None:
-            self._batches = prefetch(lambda s: self._read(self._rows(s)), range(step, self.steps), config.prefetch)
+        if self._loader is None:
+            self._loader = self._read(self._rows(s) for s in range(step, self.steps))
         size = len(self._rows_of_all(step))
-        images, labels = next(self._batches)
+        images, labels = next(self._loader)
         self.network.train()
-        for p in self._parameters:
-            p.grad = None
+        self._clear_gradients()
         sums = torch.zeros(3)  # loss, correct, stop
         if stopping():
             sums[2] = 1
         elif len(labels):
             generator = task_generator(config.seed, step * self.world.size + self.world.rank)
-            images = augment_images(
-                images.to(device),
-                crop=config.crop,
-                jitter=config.jitter,
-                flip=config.flip,
-                generator=generator,
-            )
+            changes = {"crop": config.crop, "jitter": config.jitter, "flip": config.flip}
+            images = augment_images(images.to(device), **changes, generator=generator)
             logits = self.network(self.backbone.normalisation(images))
             labels = labels.to(device)
             loss = F.cross_entropy(logits, labels, reduction="sum") / size
@@ -97,23 +87,20 @@ class PretrainingJob:
             )
         self.world.sum_gradients(self._parameters)
         rate = config.learning_rate * config.drop ** (step // self._epoch_steps // config.drop_every)
-        for group in self._optimiser.param_groups:
-            group["lr"] = rate
-        self._optimiser.step()
+        self._update(rate)
         self.world.average_(b for b in self.network.buffers() if b.is_floating_point())
-        epoch = (step + 1) / self._epoch_steps
-        known = {"count": size, "epoch": round(epoch, 4), "learning_rate": rate}
+        epoch = round((step + 1) / self._epoch_steps, 4)
+        known = {"count": size, "epoch": epoch, "learning_rate": rate}
         return {"loss": loss_value, "accuracy": correct / size, **known}
 
-    def validate(self, stopping: Callable[[], bool]) -> dict[str, float] | None:
+    def validate(self, stopping: Stopping) -> dict[str, float] | None:
         """Top-1 accuracy on the held-out images."""
         self.network.eval()
-        held_out = self._images.held_out
-        parts = [held_out[i : i + self.config.batch] for i in range(0, len(held_out), self.config.batch)]
-        sums = torch.zeros(2, dtype=torch.float32)
-        own = self.world.share(range(len(parts)))
+        held_out, batch = self._images.held_out, self.config.batch
+        sums = torch.zeros(2)  # correct, stop
+        own = self.world.share(range(0, len(held_out), batch))
         with torch.no_grad():
-            for images, labels in prefetch(lambda i: self._read(parts[i]), own, self.config.prefetch):
+            for images, labels in self._read(held_out[start : start + batch] for start in own):
                 logits = self.network(self.backbone.normalisation(images.to(self.world.device)))
                 sums[0] += (logits.argmax(1).cpu() == labels).sum()
                 if stopping():
@@ -122,30 +109,12 @@ class PretrainingJob:
         correct, stop = self.world.sum(sums.to(self.world.device)).tolist()
         return None if stop > 0 else {"top-1": correct / len(held_out)}
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Weights and optimiser state."""
-        weights = {f"network.{name}": value for name, value in self.network.state_dict().items()}
-        return {**weights, **optimiser_tensors(self._optimiser)}
-
-    def restore(self, tensors: dict[str, Tensor], step: int) -> None:
-        """Put them back."""
-        prefix = "network."
-        weights = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-        self.network.load_state_dict(weights)
-        restore_optimiser(self._optimiser, tensors)
-
     def save_model(self, folder: Path) -> None:
         """Write theta alone: the classifier of the training classes is of no further use."""
         weights = {name: t.detach().cpu().contiguous() for name, t in self.backbone.state_dict().items()}
         with atomic_folder(folder) as temporary:
             save_file(weights, temporary / "backbone.safetensors")
             write_json(temporary / "backbone.json", {"backbone": self.config.backbone, "image_size": self.size})
-
-    def close(self) -> None:
-        """Stop the reading thread."""
-        if self._batches is not None:
-            self._batches.close()  # type: ignore[attr-defined]
-            self._batches = None
 
     def _rows_of_all(self, step: int) -> np.ndarray:
         """The rows of a step's batch: a piece of the epoch's own order, all pieces about as large."""
@@ -160,8 +129,10 @@ class PretrainingJob:
     def _rows(self, step: int) -> np.ndarray:
         return self._rows_of_all(step)[self.world.rank :: self.world.size]
 
-    def _read(self, rows: np.ndarray) -> Batch:
-        return self._images.read(rows, self.size)
+    def _read(self, batches: Iterable[np.ndarray]) -> Iterator[Batch]:
+        return read_ahead(
+            lambda rows: self._images.read(rows, self.size), batches, threads=1, depth=self.config.prefetch
+        )
 
 
 class ImageSet:
@@ -185,8 +156,6 @@ class ImageSet:
                 held_out.append(np.sort(order[:kept_back]))
                 train.append(np.sort(order[kept_back:]))
                 self.classes += 1
-        from cnaps.training.config import check
-
         check(self.classes >= 2, f"there are {self.classes} classes in {', '.join(config.data)}: 2 are needed")
         self.train, self.held_out = np.concatenate(train), np.concatenate(held_out)
 
@@ -199,18 +168,3 @@ class ImageSet:
             local = (rows[mine] - self._starts[number]).tolist()
             images[torch.from_numpy(mine)] = self.collections[number].read(local, size)
         return images, torch.from_numpy(self._labels[rows])
-
-
-def prefetch(read: Callable[[int], Batch], items: Any, depth: int) -> Iterator[Batch]:
-    """``read(item)`` for each item in order, done in a thread up to ``depth`` items ahead."""
-    waiting: deque[Future[Batch]] = deque()
-    pool = ThreadPoolExecutor(1, thread_name_prefix="images")
-    try:
-        for item in items:
-            waiting.append(pool.submit(read, item))
-            if len(waiting) > depth:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)

@@ -37,8 +37,8 @@ class RunFolder:
     def __init__(self, path: Path, *, tensorboard: bool = True) -> None:
         self.path = path
         self._tensorboard = tensorboard
-        self._lock: IO[bytes] | None = _lock(path)
-        self._metrics: IO[bytes] | None = None
+        self._lock = _lock(path)
+        self._metrics = _open(path / "metrics.jsonl")
         self._writer: Any = None
         self._drawn = time.monotonic()
 
@@ -75,8 +75,6 @@ class RunFolder:
     def log(self, record: dict[str, Any]) -> None:
         """Append a line to metrics.jsonl and to TensorBoard's events."""
         # A log grows line by line, so it is not rewritten whole; a torn line is cut off by the next resume.
-        if self._metrics is None:
-            self._metrics = _open(self.path / "metrics.jsonl", "ab")
         try:
             self._metrics.write(json.dumps(record).encode() + b"\n")
             self._metrics.flush()
@@ -84,26 +82,23 @@ class RunFolder:
             raise CnapsError(f"cannot write {self.path / 'metrics.jsonl'}: {error.strerror or error}") from error
         writer = self._summary_writer(record["step"])
         if writer is not None:
-            kind = record["kind"]
-            for key, value in _flat({k: v for k, v in record.items() if k not in ("kind", "step")}):
-                writer.add_scalar(f"{kind}/{key}", value, record["step"])
+            sets = {f"sets/{name}": value for name, value in record.get("sets", {}).items()}
+            for key, value in {**record, **sets}.items():
+                if isinstance(value, int | float) and key != "step":
+                    writer.add_scalar(f"{record['kind']}/{key}", float(value), record["step"])
 
     def save(self, tensors: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
         """Write a checkpoint that also knows how long the metrics were, then drop the oldest ones."""
-        if self._metrics is not None:
-            os.fsync(self._metrics.fileno())
-        length = self._metrics.tell() if self._metrics else _size(self.path / "metrics.jsonl")
+        os.fsync(self._metrics.fileno())
         target = self.path / "checkpoints" / f"step-{state['step']:08d}.safetensors"
-        save_checkpoint(target, tensors, {**state, "metrics_bytes": length})
+        save_checkpoint(target, tensors, {**state, "metrics_bytes": self._metrics.tell()})
         for old in checkpoints(self.path)[:-KEPT]:
             old.unlink(missing_ok=True)
 
     def cut_metrics(self, length: int) -> None:
         """Forget what was logged after a checkpoint: those steps are done again."""
-        path = self.path / "metrics.jsonl"
-        if _size(path) > length:
-            with _open(path, "r+b") as file:
-                file.truncate(length)
+        self._metrics.truncate(min(length, self._metrics.seek(0, os.SEEK_END)))
+        self._metrics.seek(0, os.SEEK_END)
 
     def draw_curves(self, at_most_every: float = 0) -> None:
         """Draw the metrics so far, unless that was done a short time (in seconds) ago."""
@@ -118,7 +113,6 @@ class RunFolder:
         for file in (self._metrics, self._writer, self._lock):
             if file is not None:
                 file.close()
-        self._metrics = self._writer = self._lock = None
 
     def _summary_writer(self, step: int) -> Any:
         if self._writer is None and self._tensorboard:
@@ -175,10 +169,8 @@ def git_revision() -> str | None:
     here = Path(__file__).parent
 
     def git(*arguments: str) -> str:
-        done = subprocess.run(
-            ["git", *arguments], cwd=here, capture_output=True, text=True, timeout=10, check=True
-        )
-        return done.stdout.strip()
+        options: dict[str, Any] = {"cwd": here, "text": True, "timeout": 10, "stderr": subprocess.DEVNULL}
+        return subprocess.check_output(["git", *arguments], **options).strip()
 
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", str(here)) else "")
@@ -187,7 +179,7 @@ def git_revision() -> str | None:
 
 def _lock(path: Path) -> IO[bytes]:
     """Hold the folder for this process; the lock vanishes with the process, however that ends."""
-    file = _open(path / ".lock", "ab")
+    file = _open(path / ".lock")
     try:
         import fcntl
 
@@ -200,22 +192,8 @@ def _lock(path: Path) -> IO[bytes]:
     return file
 
 
-def _open(path: Path, mode: str) -> IO[Any]:
+def _open(path: Path) -> IO[bytes]:
     try:
-        return open(path, mode)
+        return path.open("ab")
     except OSError as error:
         raise CnapsError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, float]]:
-    pairs: list[tuple[str, float]] = []
-    for key, value in values.items():
-        if isinstance(value, dict):
-            pairs += _flat(value, f"{prefix}{key}/")
-        elif isinstance(value, int | float):
-            pairs.append((prefix + key, float(value)))
-    return pairs

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,14 +21,13 @@ from cnaps.training.settings import build
 if TYPE_CHECKING:
     from cnaps.nn.model import CNAPs
 
+Outcome = tuple[State, int | None]  # where a run stands, and the signal that ended it early, if one did
+
 
 def train(config: TrainConfig, folder: str | Path, *, resume: bool = False, device: str = "auto") -> Outcome:
-    """Meta-train in a run folder; what ``cnaps train`` calls.
-
-    Gives the final state and, if a signal ended the run early, its number.
-    """
+    """Meta-train in a run folder; what ``cnaps train`` calls."""
     world = World(device=device, precision=config.memory.precision)
-    return _run(config, folder, world, lambda: EpisodicJob(build_model(config), config, world), resume)
+    return _run(config, Path(folder), world, lambda: EpisodicJob(build_model(config), config, world), resume)
 
 
 def pretrain(config: PretrainConfig, folder: str | Path, *, resume: bool = False, device: str = "auto") -> Outcome:
@@ -36,7 +35,7 @@ def pretrain(config: PretrainConfig, folder: str | Path, *, resume: bool = False
     from cnaps.training.pretraining import PretrainingJob
 
     world = World(device=device)
-    return _run(config, folder, world, lambda: PretrainingJob(config, world), resume)
+    return _run(config, Path(folder), world, lambda: PretrainingJob(config, world), resume)
 
 
 def build_model(config: TrainConfig) -> CNAPs:
@@ -79,19 +78,11 @@ def load_backbone(backbone: torch.nn.Module, source: str) -> None:
     load_weights(backbone, read_safetensors(path), str(path))
 
 
-Outcome = tuple[State, int | None]
-
-
 def _run(
-    config: TrainConfig | PretrainConfig,
-    folder: str | Path,
-    world: World,
-    make_job: Callable[[], Any],
-    resume: bool,
+    config: TrainConfig | PretrainConfig, folder: Path, world: World, make_job: Callable[[], Job], resume: bool
 ) -> Outcome:
-    folder = Path(folder)
     run: RunFolder | None = None
-    job: Any = None
+    job: Job | None = None
     try:
         # Everything that may be wrong with the configuration shows here, before a folder is made.
         job = make_job()
@@ -108,23 +99,12 @@ def _run(
         if run is not None:
             run.cut_metrics(saved[1]["metrics_bytes"] if saved else 0)
         world.wait()
-        checked: Job = job
-        return fit(
-            checked,
-            world,
-            run,
-            validate_every=job.validate_every,
-            checkpoint_every=config.checkpoint_every,
-            rule=config.validation_rule,
-            saved=saved,
-        )
+        return fit(job, run, saved)
     except NonFiniteError:
         if world.is_main:
             raise
         raise SystemExit(2) from None  # every rank knows; one of them says it
     finally:
-        if job is not None:
-            job.close()
-        if run is not None:
-            run.close()
-        world.close()
+        for each in (job, run, world):
+            if each is not None:
+                each.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import overload
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ import torch
 from cnaps.data.collection import Collection
 from cnaps.episodes import Limits, Sampler, TaskDescription
 from cnaps.errors import InputError
-from cnaps.training.config import Tasks, TrainConfig, Validation
+from cnaps.training.config import Tasks, TrainConfig
 
 SPLITS = ("train", "valid", "test", "all")
 
@@ -41,24 +41,14 @@ class TaskStream(Sequence[TaskDescription]):
             max_targets_per_class=tasks.max_targets_per_class,
             max_context_per_class=tasks.max_context_per_class,
         )
-        fixed = {"ways": tasks.ways, "shots": tasks.shots, "targets": tasks.targets}
         self._seed, self._total = seed, tasks.total
-        self._samplers = [
-            Sampler([collection], split, limits=limits, seed=seed, hierarchy=tasks.hierarchy, **fixed)
-            for collection, split in sets
-        ]
+        self._samplers = [_sampler(collection, split, tasks, limits, seed) for collection, split in sets]
 
     def __len__(self) -> int:
         return self._total
 
-    @overload
-    def __getitem__(self, index: int) -> TaskDescription: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[TaskDescription]: ...
-    def __getitem__(self, index: int | slice) -> TaskDescription | list[TaskDescription]:
+    def __getitem__(self, index: Any) -> Any:
         """The description of a task; a pure function of the seed and the index."""
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self._total))]
         if not 0 <= index < self._total:
             raise IndexError(index)
         draw = np.random.default_rng((self._seed, index, 1)).random()
@@ -67,16 +57,19 @@ class TaskStream(Sequence[TaskDescription]):
 
 def validation_sampler(collection: Collection, split: str | None, config: TrainConfig) -> Sampler:
     """The tasks of a validation set: larger than those of training, and always the same ones."""
-    v: Validation = config.validation
-    tasks = config.tasks
+    options = config.validation
     limits = Limits(
-        min_ways=min(tasks.min_ways, v.max_ways),
-        max_ways=v.max_ways,
-        max_context=v.max_context,
-        max_targets_per_class=v.max_targets_per_class,
+        min_ways=min(config.tasks.min_ways, options.max_ways),
+        max_ways=options.max_ways,
+        max_context=options.max_context,
+        max_targets_per_class=options.max_targets_per_class,
     )
+    return _sampler(collection, split, config.tasks, limits, options.seed)
+
+
+def _sampler(collection: Collection, split: str | None, tasks: Tasks, limits: Limits, seed: int) -> Sampler:
     fixed = {"ways": tasks.ways, "shots": tasks.shots, "targets": tasks.targets}
-    return Sampler([collection], split, limits=limits, seed=v.seed, hierarchy=tasks.hierarchy, **fixed)
+    return Sampler([collection], split, limits=limits, seed=seed, hierarchy=tasks.hierarchy, **fixed)
 
 
 def task_generator(seed: int, index: int) -> torch.Generator:
