@@ -126,7 +126,8 @@ def test_the_reference_has_every_public_name() -> None:
 
 def test_every_page_is_in_the_navigation() -> None:
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    assert [page.name for page in PAGES[1:] if not re.search(rf"[ :]{page.name}$", nav, re.M)] == []
+    missing = [page.name for page in PAGES[1:] if not re.search(rf"[ :]{page.name}$", nav, re.M)]
+    assert not missing, f"add {missing} to `nav` in mkdocs.yml"
 
 
 @pytest.mark.slow
