@@ -155,9 +155,19 @@ class Collection:
         if indices.size and (indices.min() < 0 or indices.max() >= len(self)):
             raise InputError(f"{self.name} has rows 0..{len(self) - 1}, not {indices.min()}..{indices.max()}")
         batches = np.searchsorted(self._batch_offsets, indices, side="right") - 1
-        columns = {int(b): self._reader.get_batch(int(b)).column(column) for b in np.unique(batches)}
+        columns = {int(b): self._column(int(b), column) for b in np.unique(batches)}
         for row, batch in zip(indices.tolist(), batches.tolist(), strict=True):
             yield columns[batch], row - int(self._batch_offsets[batch])
+
+    def _column(self, batch: int, name: str) -> Any:
+        try:
+            column = self._reader.get_batch(batch).column(name)
+            column.validate(full=True)  # offsets that point out of the file would end the process
+            if len(column) != self._batch_offsets[batch + 1] - self._batch_offsets[batch]:
+                raise ValueError(f"batch {batch} has {len(column)} rows")
+        except (pa.ArrowException, OSError, LookupError, ValueError) as error:
+            raise DataError(f"{self.path / IMAGES} is damaged ({error}); prepare the collection again") from error
+        return column
 
 
 def find_collections(folder: str | Path) -> list[Collection]:
