@@ -21,7 +21,7 @@ def _backbone() -> Backbone:
         conv = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False)
         return nn.Sequential(conv, nn.BatchNorm2d(outputs), nn.ReLU())
 
-    return Backbone(stage(3, 8), [stage(8, 16), stage(16, 160)], image_size=16)
+    return Backbone(stage(3, 8), [stage(8, 16), stage(16, 160)], image_size=32)
 
 
 register_backbone("small-for-streams", _backbone)
@@ -34,7 +34,7 @@ def make_model() -> Callable[..., CNAPs]:
     def make(head: str = "ridge") -> CNAPs:
         torch.manual_seed(0)
         config = ModelConfig(
-            backbone="small-for-streams", head=head, features="all", set_encoder_norm="none", image_size=16
+            backbone="small-for-streams", head=head, features="all", set_encoder_norm="none", image_size=32
         )
         model = CNAPs(config)
         for generator in model.adaptation.generators:

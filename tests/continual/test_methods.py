@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -27,10 +30,11 @@ def step(digits, classes):
     return pixels[own], labels[own]
 
 
-def final(digits, name, iterations=60):
-    """Multi-head and single-head accuracy after five steps of two digits."""
-    learner = create_continual(name, 10, model=None, size=8, grey=True, iterations=iterations, seed=0)
-    steps = [step(digits, [2 * i, 2 * i + 1]) for i in range(5)]
+def final(data, name, iterations):
+    """Multi-head and single-head accuracy after five steps of two digits, on the last 60 images of each."""
+    size = data[0].shape[-1]
+    learner = create_continual(name, 10, model=None, size=size, grey=True, iterations=iterations, seed=0)
+    steps = [step(data, [2 * i, 2 * i + 1]) for i in range(5)]
     for x, y in steps:
         learner.learn(x[:-60], y[:-60])
     multi, single = [], []
@@ -42,17 +46,25 @@ def final(digits, name, iterations=60):
 
 
 @pytest.fixture(scope="module")
-def finetuned(digits):
-    return final(digits, "finetune")
+def mnist(shared):
+    """The first 6,000 digits of MNIST, which are harder to keep apart than those of scikit-learn."""
+    count = 6000
+    with gzip.open(shared / "datasets" / "mnist-train-images-idx3-ubyte.gz") as file:
+        pixels = np.frombuffer(file.read(16 + 784 * count)[16:], np.uint8).reshape(count, 1, 28, 28)
+    with gzip.open(shared / "datasets" / "mnist-train-labels-idx1-ubyte.gz") as file:
+        labels = np.frombuffer(file.read(8 + count)[8:], np.uint8)
+    return torch.from_numpy(pixels.copy()).expand(-1, 3, -1, -1), torch.from_numpy(labels.copy()).long()
 
 
-@pytest.mark.parametrize("name", [name for name in NETWORKS if name != "finetune"])
-def test_every_method_forgets_less_than_finetuning_in_multi_head(digits, finetuned, name):
-    assert final(digits, name)[0] > finetuned[0]
+@pytest.mark.slow
+def test_every_method_forgets_less_than_finetuning_in_multi_head(mnist):
+    found = {name: final(mnist, name, 100)[0] for name in NETWORKS}
+    for name, accuracy in found.items():
+        assert name == "finetune" or accuracy > found["finetune"], found
 
 
-def test_kept_examples_help_to_tell_classes_of_different_steps_apart(digits, finetuned):
-    assert final(digits, "rwalk")[1] > finetuned[1] + 0.1
+def test_kept_examples_help_to_tell_classes_of_different_steps_apart(digits):
+    assert final(digits, "rwalk", 30)[1] > final(digits, "finetune", 30)[1] + 0.1
 
 
 def test_the_pull_is_the_gradient_of_the_quadratic_penalty():
