@@ -1,21 +1,30 @@
-"""The studio: how long a change takes to be followed."""
+"""The studio: how long a change takes to be followed.
+
+`python -m benchmarks.studio COLLECTIONS` measures how far the marks of doubt can be trusted.
+"""
 
 from __future__ import annotations
 
 import io
+import sys
 import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from benchmarks.classify import photograph
-from cnaps.recogniser import open_model
+from cnaps.checkpoints import DEFAULT_MODEL
+from cnaps.data.collection import find_collections
+from cnaps.recogniser import Examples, Recogniser, open_model
 from cnaps.studio.decoding import Decoder
-from cnaps.studio.engine import Engine
+from cnaps.studio.engine import STRANGE, UNSURE, Engine, stranger_level
 from cnaps.studio.store import Project
 
 WAYS, SHOTS, TESTED = 10, 10, 10
+TASKS = 8  # a collection
+SHARES = (0.8, 0.85, 0.9, 0.95, 1.0)
 
 
 def jpeg(seed: int) -> bytes:
@@ -35,7 +44,7 @@ class Watched(Engine):
 
 
 def following() -> None:
-    model, _ = open_model("cnaps-lite0", "cpu")
+    model, _ = open_model(DEFAULT_MODEL, "cpu")
     pixels = torch.randint(0, 256, (WAYS * SHOTS, 3, model.image_size, model.image_size), dtype=torch.uint8)
     torch.set_num_threads(1)  # seconds of one core, which other work on the machine does not change
     frozen = []
@@ -73,5 +82,48 @@ def following() -> None:
     print(f"seconds of one core: {min(first):.2f} and {min(whole):.2f} (aim: below 1), frozen forward {plain:.2f}")
 
 
+@torch.no_grad()
+def doubts(folder: str) -> None:
+    """How often the marks "not sure" and "none of these?" are right on validation classes, by threshold.
+
+    Tasks of 2 to 8 classes with 3 to 10 examples each; strangers are images of as many other classes of the same
+    collection, which is harder than images of another kind.
+    """
+    model, _ = open_model(DEFAULT_MODEL, "cpu")
+    sure, right, marked = [], [], []
+    for collection in (c for c in find_collections(folder) if c.splits.get("valid")):
+        rng = np.random.default_rng(0)
+        for _ in range(TASKS):
+            ways, shots = int(rng.integers(2, 9)), int(rng.integers(3, 11))
+            chosen = rng.permutation(collection.splits["valid"])[: 2 * ways]
+            rows = [rng.permutation(collection.rows(k))[: shots + 4] for k in chosen]
+            shots = min(shots, min(map(len, rows)) - 1)
+            names = [k for k in range(ways) for _ in range(shots)]
+            examples = Examples(collection.read(np.concatenate([r[:shots] for r in rows[:ways]])), list(names))
+            recogniser = Recogniser.learn(model, examples)
+            shown = recogniser.features(collection.read(np.concatenate([r[shots:] for r in rows])))
+            label = np.concatenate([[k] * len(r[shots:]) for k, r in enumerate(rows)])
+            probabilities, novelty = recogniser.probabilities(shown), recogniser.novelty(shown)
+            member = label < ways
+            sure.append(probabilities[member].max(1))
+            right.append(probabilities[member].argmax(1) == label[member])
+            features = recogniser.features(examples.pixels)
+            levels = [stranger_level(recogniser, features, torch.tensor(names), share) for share in SHARES]
+            marked.append([((novelty > v)[member].mean(), (novelty > v)[~member].mean()) for v in levels])
+        print(f"{collection.name}: {np.concatenate(right[-TASKS:]).mean():.1%} right", flush=True)
+    p, correct = np.concatenate(sure), np.concatenate(right)
+    for t in (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9):
+        caught, blamed, rest = (p < t)[~correct].mean(), (p < t)[correct].mean(), correct[p >= t].mean()
+        print(f"not sure below {t}: {caught:.1%} of wrong answers, {blamed:.1%} of right ones; {rest:.1%} "
+              f"of the others are right{' <' if t == UNSURE else ''}")  # fmt: skip
+    for share, (members, strangers) in zip(SHARES, np.mean(marked, axis=0), strict=True):
+        print(f"none of these beyond {share} of the examples: {members:.1%} of members, {strangers:.1%} of "
+              f"strangers{' <' if share == STRANGE else ''}")  # fmt: skip
+
+
 def main() -> None:
     following()
+
+
+if __name__ == "__main__":
+    doubts(sys.argv[1])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
@@ -59,13 +62,22 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
     return save_pictures(tmp_path_factory.mktemp("pictures"), CLASSES, 14)
 
 
+def _free_port() -> int:
+    """Below those that the system gives to outgoing connections, so that it is still free after a restart."""
+    for port in random.SystemRandom().sample(range(20_000, 32_000), 50):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
+
+
 class Server:
     """`cnaps studio` or `cnaps serve`, started and ended as a user would."""
 
     def __init__(self, *arguments: str, environment: dict[str, str] | None = None) -> None:
         self.arguments = arguments
         self.environment = {**os.environ, "CNAPS_THREADS": "1", "OMP_NUM_THREADS": "1", **(environment or {})}
-        self.port = "0"
+        self.port = str(_free_port())
         self.start()
 
     def start(self) -> None:
@@ -104,6 +116,11 @@ class Server:
         return self.process.wait(30)
 
     # what tests ask for
+
+    def count(self, name: str) -> float:
+        """A number from the metrics."""
+        lines = self.client.get("/metrics").text.splitlines()
+        return next(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"cnaps_{name}{{"))
 
     def state(self) -> dict[str, Any]:
         return self.client.get("/api/state").json()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 from collections.abc import Callable, Iterator
@@ -58,15 +59,38 @@ class Page:
         """Drag files over an element and let go."""
         script = """
             const [target, files] = arguments, transfer = new DataTransfer();
-            for (const [name, type, data] of files)
-              transfer.items.add(new File([Uint8Array.from(atob(data), (c) => c.charCodeAt(0))], name, { type }));
+            for (const [name, data] of files)
+              transfer.items.add(new File([Uint8Array.from(atob(data), (c) => c.charCodeAt(0))], name));
             for (const kind of ["dragover", "drop"])
               target.dispatchEvent(new DragEvent(kind, { bubbles: true, dataTransfer: transfer }));
         """
-        import base64
+        self.browser.execute_script(script, self.one(selector), _for_script(files))
 
-        data = [[path.name, "image/jpeg", base64.b64encode(path.read_bytes()).decode()] for path in files]
-        self.browser.execute_script(script, self.one(selector), data)
+    def drop_folder(self, selector: str, folder: Path) -> None:
+        """Drag a folder of the file system over an element and let go, as a file manager does."""
+        box = self.one(selector).rect
+        data = {"items": [], "files": [str(folder)], "dragOperationsMask": 1}
+        for kind in ("dragEnter", "dragOver", "drop"):
+            where = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
+            self.browser.execute_cdp_cmd("Input.dispatchDragEvent", {"type": kind, **where, "data": data})
+
+    def paste(self, files: list[Path]) -> None:
+        """Paste files where the focus is."""
+        script = """
+            const transfer = new DataTransfer();
+            for (const [name, data] of arguments[0])
+              transfer.items.add(new File([Uint8Array.from(atob(data), (c) => c.charCodeAt(0))], name));
+            const event = new ClipboardEvent("paste", { bubbles: true, clipboardData: transfer });
+            document.activeElement.dispatchEvent(event);
+        """
+        self.browser.execute_script(script, _for_script(files))
+
+    def places(self) -> dict[str, list[str]]:
+        """Names of files by the place where the server has them."""
+        found: dict[str, list[str]] = {}
+        for image in self.server.state()["images"]:
+            found.setdefault(image["place"], []).append(image["name"])
+        return found
 
     def classes(self) -> dict[str, int]:
         cards = self.all("#classes > li")
@@ -121,6 +145,10 @@ class Page:
         """
         found = [entry["message"] for entry in self.browser.get_log("browser") if entry["level"] == "SEVERE"]
         return [message for message in found if not (outage and "net::ERR_" in message)]
+
+
+def _for_script(files: list[Path]) -> list[list[str]]:
+    return [[path.name, base64.b64encode(path.read_bytes()).decode()] for path in files]
 
 
 @pytest.fixture
@@ -254,6 +282,66 @@ def test_a_point_of_the_map_is_moved_to_another_class_by_keyboard(page: Page, pi
     page.wait(lambda: {i["id"]: i["place"] for i in page.server.state()["images"]}[moved] == "c2")
     page.click("#undo")
     page.wait(lambda: {i["id"]: i["place"] for i in page.server.state()["images"]}[moved] == "c1")
+    assert page.complaints() == []
+
+
+def test_images_come_in_by_dropped_folders_the_clipboard_and_the_camera(
+    page: Page, pictures: Pictures, tmp_path: Path
+) -> None:
+    page.open()
+    save_pictures(tmp_path / "things", CLASSES[:2], 3)
+    page.drop_folder("#welcome", tmp_path / "things")
+    page.wait(lambda: page.classes() == dict.fromkeys(CLASSES[:2], 3))
+    # a folder without folders is a class, and one that is dropped onto a class goes there whole
+    page.drop_folder("#new-class", save_pictures(tmp_path, CLASSES[2:3], 3)[CLASSES[2]][0].parent)
+    page.wait(lambda: page.classes().get(CLASSES[2]) == 3)
+    more = tmp_path / "more"
+    save_pictures(more, CLASSES[3:], 4)
+    page.drop_folder("#classes > li:nth-child(3)", more)
+    page.wait(lambda: page.classes().get(CLASSES[2]) == 7)
+
+    # what is pasted goes where the focus is, else into the test tray
+    card = page.settle()["classes"][0]["id"]
+    page.paste(pictures[CLASSES[0]][6:7])
+    page.wait(lambda: page.answers() == [CLASSES[0]])
+    page.browser.execute_script(f"document.querySelector('[data-pick={card}]').focus()")
+    page.paste(pictures[page.settle()["classes"][0]["name"]][7:9])
+    page.wait(lambda: list(page.classes().values()) == [5, 3, 7])
+
+    # the camera takes pictures one by one, and a series while its button is held
+    page.click("#open-camera")
+    page.wait(lambda: page.browser.execute_script("return document.querySelector('#video').videoWidth") == 640)
+    page.picture("camera")
+    page.click("#shoot")
+    page.wait(lambda: len(page.places()["test"]) == 2)
+    page.click(f"#camera-place option[value={card}]")
+    ActionChains(page.browser).click_and_hold(page.one("#shoot")).perform()
+    page.wait(lambda: len(page.places()[card]) >= 8)
+    ActionChains(page.browser).release().perform()
+    page.click("#camera .close")
+    live = "return document.querySelector('#video').srcObject.getTracks().some((t) => t.readyState === 'live')"
+    page.wait(lambda: not page.browser.execute_script(live))
+    assert all(name.startswith("camera-") for name in page.places()[card][5:])
+    assert page.complaints() == []
+
+
+def test_a_project_that_goes_on_from_a_task_says_why_it_has_no_review(
+    page: Page, pictures: Pictures, tmp_path: Path
+) -> None:
+    from cnaps import FewShotClassifier
+
+    files = [(path, name) for name in CLASSES[:3] for path in pictures[name][:3]]
+    task = tmp_path / "task.safetensors"
+    FewShotClassifier().fit([path for path, _ in files], [name for _, name in files]).save(task)
+    page.open()
+    page.one("#archive").send_keys(str(task))
+    page.wait(lambda: len(page.classes()) == 3)
+    page.drop("#test", [pictures[CLASSES[1]][8]])
+    page.wait(lambda: page.answers() == [CLASSES[1]])
+    page.tab("review")
+    assert "learned elsewhere" in page.one("#score").text
+    assert not page.one("#second-look").is_displayed()
+    page.picture("imported")
     assert page.complaints() == []
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
+import os
+import re
+import signal
 import subprocess
 import sys
 import zipfile
@@ -13,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
@@ -81,6 +86,9 @@ def test_an_empty_project_says_that_it_waits(page: Page) -> None:
 def test_predictions_follow_examples_corrections_and_new_classes(taught: Page, pictures: Pictures) -> None:
     images = taught.add("test", *(pictures[name][6] for name in ("sunflower", "panda", "watch", "pizza")))["added"]
     assert [taught.best(i) for i in images[:3]] == ["sunflower", "panda", "watch"]
+    doubts = [taught.state()["predictions"][i]["doubt"] for i in images]
+    assert "none" not in doubts[:3]
+    assert doubts[3] == "none"
     pizza = taught.teach("pizza", pictures["pizza"][:4])
     assert taught.best(images[3]) == "pizza"
     taught.client.patch(f"/api/classes/{pizza}", json={"name": "Pizze"})
@@ -234,29 +242,92 @@ def test_fifty_clients_at_once_are_all_answered_rightly(task: Path, pictures: Pi
             answer = server.client.post("/predict", files={"files": ("a.jpg", data)})
         return i, answer.raise_for_status().json()["predictions"][0]
 
-    def count(name: str) -> float:
-        lines = server.client.get("/metrics").text.splitlines()
-        return next(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"cnaps_{name}{{"))
-
     try:
         with ThreadPoolExecutor(50) as pool:
             answers = list(pool.map(ask, range(100)))
         for i, answer in answers:
             assert answer["label"] == recogniser.names[int(expected[i].argmax())]
             assert list(answer["probabilities"].values()) == pytest.approx(expected[i].tolist(), abs=1e-3)
-        assert count("images_total") == 100
+        assert server.count("images_total") == 100
         too_many = [("files", ("a.jpg", b"x"))] * 40
         assert server.client.post("/predict", files=too_many).status_code in (400, 422)
         # asked to stop in the middle of an answer, it answers first
         many = [("files", ("a.jpg", path.read_bytes())) for path in shown[:32]]
         late = ThreadPoolExecutor(1).submit(server.client.post, "/predict", files=many)
-        until(lambda: count("requests_total") == 102)
+        until(lambda: server.count("requests_total") == 102)
         server.process.terminate()
         answers = late.result(60).json()["predictions"]
         assert [answer["label"] for answer in answers] == [recogniser.names[k] for k in expected[:32].argmax(1)]
         server.process.wait(60)
     finally:
         server.kill()
+
+
+def test_a_server_with_too_much_to_do_says_so_and_answers_what_it_took(task: Path, pictures: Pictures) -> None:
+    server = Server("serve", str(task), "--max-waiting", "5")
+    files = [("files", ("a.jpg", path.read_bytes())) for path in pictures["panda"][3:8]]
+    try:
+        server.client.post("/predict", files=files).raise_for_status()  # the decoders have begun to work
+        decoders = _children(server.process.pid)
+        for pid in decoders:
+            os.kill(pid, signal.SIGSTOP)
+        with ThreadPoolExecutor(1) as pool:
+            taken = pool.submit(server.client.post, "/predict", files=files)
+            until(lambda: server.count("waiting_images") == 5)
+            refused = server.client.post("/predict", files=files[:1])
+            for pid in decoders:
+                os.kill(pid, signal.SIGCONT)
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+            assert [answer["label"] for answer in taken.result().json()["predictions"]] == ["panda"] * 5
+        assert server.client.post("/predict", files=files[:1]).is_success
+        assert (server.count("waiting_images"), server.count("busy_total")) == (0, 1)
+    finally:
+        server.kill()
+
+
+@pytest.mark.slow
+def test_workers_share_the_work_and_one_that_dies_is_replaced(task: Path, pictures: Pictures) -> None:
+    server = Server("serve", str(task), "--workers", "2")
+    data = pictures["watch"][9].read_bytes()
+
+    def worker() -> int:
+        """Which process answers; a connection for each question."""
+        with contextlib.suppress(httpx.TransportError):
+            answer = httpx.post(f"{server.address}/predict", content=data, timeout=60)
+            assert answer.json()["predictions"][0]["label"] == "watch"
+            found = re.search(r'process="(\d+)"', httpx.get(f"{server.address}/metrics", timeout=60).text)
+            assert found
+            return int(found[1])
+        return 0  # the connection was one of the worker that died
+
+    try:
+        seen: set[int] = set()
+        until(lambda: seen.add(worker()) or len(seen - {0}) == 2)
+        (first, *_) = known = seen - {0}
+        assert server.process.pid not in known
+        os.kill(first, signal.SIGKILL)
+        until(lambda: worker() not in {0, *known})
+        assert server.stop() in (0, -signal.SIGTERM)
+        assert not any(_runs(pid) for pid in known)
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"{server.address}/health")
+    finally:
+        server.kill()
+
+
+def _children(pid: int) -> list[int]:
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    if not path.exists():
+        pytest.skip("needs to find the processes of a process in /proc, which is not here")
+    return [int(child) for child in path.read_text().split()]
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def test_serving_beyond_loopback_asks_for_the_token(task: Path) -> None:

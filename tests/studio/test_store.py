@@ -104,7 +104,7 @@ def test_a_name_from_a_client_never_becomes_a_path(project: Project) -> None:
     before = {path for path in project.folder.parent.rglob("*") if "project/" not in str(path)}
     evil = "../../../escape.png"
     (key,) = project.add([(evil, picture(1))], "pool")["added"]
-    project.add([(evil, picture(2))], lambda path: "../../up")
+    project.add([("../../../up/../escape.png", picture(2)), (evil, picture(4))], "folders")
     assert project.images[key]["name"] == "escape.png"
     assert {p for p in project.folder.parent.rglob("*") if "project/" not in str(p)} == before
     with pytest.raises(InputError):

@@ -50,36 +50,37 @@ def studio(
 def serve(
     task: Path = typer.Argument(..., help="A task file, as written by `cnaps fit` or the studio."),
     host: str = _HOST,
-    port: int = typer.Option(8766, "--port", help="0: any free one (one worker only)."),
+    port: int = typer.Option(8766, "--port", help="0: any free one."),
     model: str | None = _MODEL,
     workers: int = typer.Option(1, "--workers", min=1, help="Processes that answer."),
+    max_waiting: int = typer.Option(
+        1_024, "--max-waiting", min=1, help="Images that may wait in a process; beyond it, clients are sent away."
+    ),
 ) -> None:
     """Answer predictions of a task over HTTP: POST /predict, /health, /metrics, /docs."""
     uvicorn = _uvicorn()
     from cnaps.studio.serving import create_serving
 
     token = _token(host)
-    if workers > 1:
+    options = {"task": str(task), "model": model, "token": token, "max_waiting": max_waiting}
+    with _socket(host, port) as socket:
+        address = _address(host, port := socket.getsockname()[1], token)
+        if workers == 1:
+            app = create_serving(**options)
+            typer.echo(f"cnaps serve: {address}")
+            config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=30)
+            uvicorn.Server(config).run(sockets=[socket])
+            return
         from cnaps.recogniser import Recogniser
 
         Recogniser.load(task, model)  # say what is wrong with it once, and here
-        os.environ |= {"CNAPS_SERVE_TASK": str(task), "CNAPS_SERVE_MODEL": model or "", "CNAPS_TOKEN": token or ""}
-        typer.echo(f"cnaps serve: {_address(host, port, token)}")
-        uvicorn.run(
-            "cnaps.studio.serving:serving_from_environment",
-            factory=True,
-            host=host,
-            port=port,
-            workers=workers,
-            log_level="warning",
-            timeout_graceful_shutdown=30,
-        )
-        return
-    with _socket(host, port) as socket:
-        app = create_serving(str(task), model, token=token)
-        typer.echo(f"cnaps serve: {_address(host, socket.getsockname()[1], token)}")
-        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=30)
-        uvicorn.Server(config).run(sockets=[socket])
+    import json
+
+    os.environ["CNAPS_SERVING"] = json.dumps(options)
+    typer.echo(f"cnaps serve: {address}")
+    program = "cnaps.studio.serving:serving_from_environment"
+    settings = {"factory": True, "log_level": "warning", "timeout_graceful_shutdown": 30}
+    uvicorn.run(program, host=host, port=port, workers=workers, **settings)
 
 
 def _uvicorn():  # type: ignore[no-untyped-def]

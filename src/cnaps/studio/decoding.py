@@ -58,12 +58,9 @@ class Decoder:
         except (EOFError, OSError, TimeoutError) as error:
             worker.end()
             worker = _Worker(self.size)
-            slow = isinstance(error, TimeoutError)
-            raise DataError(
-                f"decoding it took more than {self._seconds:g} seconds"
-                if slow
-                else "its decoder broke down over it"
-            ) from error
+            slow = f"decoding it took more than {self._seconds:g} seconds"
+            broken = "its decoder broke down over it"
+            raise DataError(slow if isinstance(error, TimeoutError) else broken) from error
         finally:
             self._idle.put(worker)
         if isinstance(answer, str):
@@ -122,8 +119,5 @@ def _decode(data: bytes, size: int) -> Decoded:
     pixels = np.ascontiguousarray(to_array(image, size))
     image.thumbnail((_THUMBNAIL, _THUMBNAIL))
     buffer = io.BytesIO()
-    if max(image.size) <= 64:
-        image.save(buffer, "PNG")
-    else:
-        image.save(buffer, "JPEG", quality=88)
+    image.save(buffer, "PNG" if max(image.size) <= 64 else "JPEG", quality=88)
     return Decoded(pixels, buffer.getvalue())

@@ -13,6 +13,7 @@ from cnaps.errors import CnapsError, DataError, InputError
 
 FORMAT, VERSION = "cnaps-project", 1
 TEST, POOL = "test", "pool"  # places beside the classes
+FOLDERS = "folders"  # the class that the folder of a file names
 MAX_CLASSES, MAX_IMAGES = 200, 5_000
 ID = re.compile(r"[0-9a-f]{32}")
 _NAME = 60  # characters of a class name

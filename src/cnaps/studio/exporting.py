@@ -61,20 +61,12 @@ def import_file(project: Project, model: CNAPs, data: bytes) -> dict[str, Any]:
             raise DataError(f"the zip file is damaged: {error}") from error
         networks = [name for name in archive.namelist() if name.endswith(".onnx")]
         if not networks:
-            return _import_project(project, model, data)
+            report = project.read_zip(data, lambda task: len(_read_task(model, task).names))
+            refused = f", {len(report['refused'])} could not be used" if report["refused"] else ""
+            return {**report, "message": f"{len(report['added'])} images added{refused}"}
         data = read_entry(archive, networks[0], 200_000_000)
     if data[8:9] != b"{":  # where the header of safetensors begins
         data = _task_in_onnx(data)
-    return _import_task(project, model, data)
-
-
-def _import_project(project: Project, model: CNAPs, data: bytes) -> dict[str, Any]:
-    report = project.read_zip(data, lambda task: len(_read_task(model, task).names))
-    refused = f", {len(report['refused'])} could not be used" if report["refused"] else ""
-    return {**report, "message": f"{len(report['added'])} images added{refused}"}
-
-
-def _import_task(project: Project, model: CNAPs, data: bytes) -> dict[str, Any]:
     recogniser = _read_task(model, data)
     counts = recogniser.adapted.statistics.counts.tolist()
     learned = {str(name): (row, round(counts[row])) for row, name in enumerate(recogniser.names)}

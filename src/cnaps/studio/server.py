@@ -7,7 +7,7 @@ import contextlib
 import secrets
 import tempfile
 from collections.abc import AsyncIterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Body, FastAPI, File, Form, Request, UploadFile
@@ -91,7 +91,7 @@ def _routes(project: Project, engine: Engine) -> APIRouter:
             raise InputError(f"at most {_FILES} files in one request")
         names = paths if len(paths) == len(files) else [file.filename or "image" for file in files]
         uploads = [(name, file.file.read()) for name, file in zip(names, files, strict=True)]
-        return project.add(uploads, _folder_name if place == "folders" else place, group)
+        return project.add(uploads, place, group)
 
     @routes.patch("/api/images")
     def move(images: list[str] = Body(), place: str = Body()) -> None:
@@ -124,24 +124,22 @@ def _routes(project: Project, engine: Engine) -> APIRouter:
     @routes.get("/api/export/{kind}")
     def export(kind: str) -> Response:
         name = "".join(c if c.isascii() and c.isalnum() else "-" for c in project.name).strip("-") or "project"
+        endings = {"task": ".safetensors", "onnx": "-onnx.zip", "project": ".zip"}
+        known = engine.recogniser
+        if kind not in endings:
+            raise InputError(f"there is: {', '.join(endings)}")
+        if kind != "project" and known is None:
+            raise InputError("there is nothing to export yet: give examples of at least two classes")
         with tempfile.TemporaryDirectory() as scratch:
             path = Path(scratch) / "file"
-            if kind == "project":
+            if known is None or kind == "project":
                 project.write_zip(path)
-                name += ".zip"
-            elif kind in ("task", "onnx"):
-                if engine.recogniser is None:
-                    raise InputError("there is nothing to export yet: give examples of at least two classes")
-                if kind == "task":
-                    engine.recogniser.save(path)
-                    name += ".safetensors"
-                else:
-                    example_zip(engine.recogniser, path, name)
-                    name += "-onnx.zip"
+            elif kind == "task":
+                known.save(path)
             else:
-                raise InputError("there is: task, onnx, project")
+                example_zip(known, path, name)
             data = path.read_bytes()
-        disposition = {"Content-Disposition": f'attachment; filename="{name}"'}
+        disposition = {"Content-Disposition": f'attachment; filename="{name}{endings[kind]}"'}
         return Response(data, media_type="application/octet-stream", headers=disposition)
 
     @routes.post("/api/import")
@@ -154,24 +152,13 @@ def _routes(project: Project, engine: Engine) -> APIRouter:
 def _state(project: Project, engine: Engine, session: str) -> dict[str, Any]:
     with project.lock:
         settled, version, about, can_undo = engine.settled, engine.version, project.describe(), project.can_undo
-    insight = engine.insight
     return {
+        **about,
+        **vars(engine.insight),
         "version": f"{session}.{version}",
-        "name": about["name"],
         "folder": str(project.folder.absolute()),
         "model": engine.source or "own model",
-        "classes": about["classes"],
-        "images": about["images"],
         "can_undo": can_undo,
         "status": engine.status,
         "settled": settled,
-        "predictions": insight.predictions,
-        "review": insight.review,
-        "suggestions": insight.suggestions,
-        "points": insight.points,
     }
-
-
-def _folder_name(path: str) -> str:
-    """The class that a file of a dropped folder belongs to: the name of the folder it lies in."""
-    return PurePosixPath(path).parent.name or "unnamed"

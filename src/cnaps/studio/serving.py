@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -24,7 +25,7 @@ from cnaps.studio.decoding import Decoder
 from cnaps.studio.safety import Guard
 
 MAX_IMAGES = 32  # a request
-MAX_WAITING = 1_024  # images; beyond it the server says that it is busy
+MAX_WAITING = 1_024  # images, from their arrival to their answer; beyond it the server says that it is busy
 _BATCH = 32
 _STATIC = Path(__file__).parent / "static"
 
@@ -45,10 +46,6 @@ class Answer(BaseModel):
     predictions: list[Prediction]
 
 
-class Busy(Exception):
-    """Too much is waiting already."""
-
-
 class Batcher:
     """Runs what waits together: while one batch is computed, the next one gathers."""
 
@@ -57,22 +54,16 @@ class Batcher:
         self._queue: asyncio.Queue[tuple[np.ndarray, asyncio.Future[Any]]] = asyncio.Queue()
         self._thread = ThreadPoolExecutor(1, "predict")
         self._worker: asyncio.Task[None] | None = None
-        self.waiting = self.batches = self.images = 0
+        self.batches = self.images = 0
 
     async def __call__(self, images: Sequence[np.ndarray]) -> list[tuple[list[Any], np.ndarray]]:
         """Class names and probabilities (C,) for each image, uint8 (S, S, 3)."""
-        if self.waiting + len(images) > MAX_WAITING:
-            raise Busy
         loop = asyncio.get_running_loop()
         self._worker = self._worker or loop.create_task(self._run())
         futures = [loop.create_future() for _ in images]
-        self.waiting += len(images)
         for item in zip(images, futures, strict=True):
             self._queue.put_nowait(item)
-        try:
-            return list(await asyncio.gather(*futures))
-        finally:
-            self.waiting -= len(images)
+        return list(await asyncio.gather(*futures))
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -108,11 +99,13 @@ class Batcher:
         self._thread.shutdown()
 
 
-def add_prediction(app: FastAPI, recogniser: Callable[[], Recogniser | None], decoder: Decoder) -> Batcher:
+def add_prediction(
+    app: FastAPI, recogniser: Callable[[], Recogniser | None], decoder: Decoder, max_waiting: int = MAX_WAITING
+) -> Batcher:
     """Add `/predict`, `/health`, `/metrics` and `/docs` to an application; close what it returns."""
     batcher = Batcher(recogniser)
     started = time.time()
-    counts = {"requests": 0, "refused_images": 0, "busy": 0, "seconds": 0.0}
+    counts = {"requests": 0, "refused_images": 0, "busy": 0, "waiting": 0, "seconds": 0.0}
     file = {"type": "string", "format": "binary"}
     form = {"type": "object", "properties": {"files": {"type": "array", "items": file}}}
     content = {"multipart/form-data": {"schema": form}, "image/*": {"schema": file}}
@@ -123,16 +116,19 @@ def add_prediction(app: FastAPI, recogniser: Callable[[], Recogniser | None], de
         begun = time.perf_counter()
         counts["requests"] += 1
         uploads = await _uploads(request)
-        decoded = await asyncio.gather(
-            *(asyncio.to_thread(decoder.decode, data) for _, data in uploads), return_exceptions=True
-        )
-        try:
-            answers = iter(await batcher([d.pixels for d in decoded if not isinstance(d, BaseException)]))
-        except Busy as error:
+        if counts["waiting"] + len(uploads) > max_waiting:
             counts["busy"] += 1
-            raise HTTPException(503, "too many images are waiting", {"Retry-After": "1"}) from error
+            raise HTTPException(503, "too many images are waiting", {"Retry-After": "1"})
+        counts["waiting"] += len(uploads)
+        try:
+            decoded = await asyncio.gather(
+                *(asyncio.to_thread(decoder.decode, data) for _, data in uploads), return_exceptions=True
+            )
+            answers = iter(await batcher([d.pixels for d in decoded if not isinstance(d, BaseException)]))
         except CnapsError as error:
             raise HTTPException(409, str(error)) from error
+        finally:
+            counts["waiting"] -= len(uploads)
         predictions = []
         for (name, _), result in zip(uploads, decoded, strict=True):
             if isinstance(result, CnapsError):
@@ -163,7 +159,7 @@ def add_prediction(app: FastAPI, recogniser: Callable[[], Recogniser | None], de
             "refused_images_total": counts["refused_images"],
             "busy_total": counts["busy"],
             "batches_total": batcher.batches,
-            "waiting_images": batcher.waiting,
+            "waiting_images": counts["waiting"],
             "uptime_seconds": round(time.time() - started, 3),
         }
         return "".join(f'cnaps_{name}{{process="{os.getpid()}"}} {value}\n' for name, value in values.items())
@@ -175,7 +171,9 @@ def add_prediction(app: FastAPI, recogniser: Callable[[], Recogniser | None], de
     return batcher
 
 
-def create_serving(task: str, model: str | None = None, *, token: str | None = None) -> FastAPI:
+def create_serving(
+    task: str, model: str | None = None, *, token: str | None = None, max_waiting: int = MAX_WAITING
+) -> FastAPI:
     """An application that answers predictions of one task file and nothing else."""
     from fastapi.staticfiles import StaticFiles
 
@@ -190,15 +188,14 @@ def create_serving(task: str, model: str | None = None, *, token: str | None = N
 
     app = FastAPI(title="cnaps", docs_url=None, redoc_url=None, lifespan=lifespan)
     app.add_middleware(Guard, token=token)
-    batcher = add_prediction(app, lambda: recogniser, decoder)
+    batcher = add_prediction(app, lambda: recogniser, decoder, max_waiting)
     app.mount("/static", StaticFiles(directory=_STATIC))
     return app
 
 
 def serving_from_environment() -> FastAPI:
-    """What each of several worker processes calls."""
-    model, token = os.environ.get("CNAPS_SERVE_MODEL"), os.environ.get("CNAPS_TOKEN")
-    return create_serving(os.environ["CNAPS_SERVE_TASK"], model or None, token=token or None)
+    """What each of several worker processes calls; CNAPS_SERVING holds the arguments of `create_serving`."""
+    return create_serving(**json.loads(os.environ["CNAPS_SERVING"]))
 
 
 async def _uploads(request: Request) -> list[tuple[str, bytes]]:

@@ -6,15 +6,16 @@ are named by the hash of their content; nothing a client says becomes part of a 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
 import threading
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,8 +23,9 @@ from PIL import Image
 
 from cnaps.errors import CnapsError, DataError, InputError
 from cnaps.files import atomic_path, write_json
-from cnaps.studio.decoding import Decoded, Decoder
+from cnaps.studio.decoding import Decoder
 from cnaps.studio.description import (
+    FOLDERS,
     FORMAT,
     ID,
     MAX_CLASSES,
@@ -75,7 +77,7 @@ class Project:
         self.task = ""  # the id of an imported task file
         self.learned: dict[str, tuple[int, int]] = {}  # by class: its row in the task, its number of examples
         self._past: list[Any] = []
-        self._group = ""
+        self._group, self._depth = "", 0
         self._unlock = lock_folder(self.folder)
         if (self.folder / "project.json").exists():
             self._load()
@@ -89,9 +91,15 @@ class Project:
 
     def add_class(self, name: str) -> str:
         """A new class, or the one of that name; its id."""
-        with self.lock:
+        with self._change():
             found = self.find_class(name)
-            return found or self._commit(lambda: self._new_class(name))
+            if found:
+                return found
+            if len(self.classes) >= MAX_CLASSES:
+                raise InputError(f"a project holds at most {MAX_CLASSES} classes")
+            key = f"c{max((int(key[1:]) for key in self.classes), default=0) + 1}"
+            self.classes[key] = class_name(name)
+            return key
 
     def find_class(self, name: str) -> str | None:
         """The id of a class, whatever the case of its name."""
@@ -100,43 +108,36 @@ class Project:
 
     def rename_class(self, key: str, name: str) -> None:
         """Give a class another name."""
-        with self.lock:
-            self._check_place(key, classes_only=True)
+        with self._change():
+            self._check_place(key, self.classes)
             if self.find_class(name) not in (None, key):
                 raise InputError(f"there is a class named {name!r} already")
-            clean = class_name(name)
-            self._commit(lambda: self.classes.update({key: clean}))
+            self.classes[key] = class_name(name)
 
     def remove_class(self, key: str) -> None:
         """Remove a class; its images become unlabelled."""
-        with self.lock:
-            self._check_place(key, classes_only=True)
-
-            def change() -> None:
-                del self.classes[key]
-                self.learned.pop(key, None)
-                self._place([i for i, entry in self.images.items() if entry["place"] == key], POOL)
-
-            self._commit(change)
+        with self._change():
+            self._check_place(key, self.classes)
+            del self.classes[key]
+            self.learned.pop(key, None)
+            self._place([i for i, entry in self.images.items() if entry["place"] == key], POOL)
 
     def rename(self, name: str) -> None:
         """Give the project another name."""
-        with self.lock:
-            clean = class_name(name)
-            self._commit(lambda: setattr(self, "name", clean))
+        with self._change():
+            self.name = class_name(name)
 
     def move(self, images: Iterable[str], place: str) -> None:
         """Put images into a class or a tray."""
-        with self.lock:
+        with self._change():
             self._check_place(place)
-            known = [i for i in images if i in self.images]
-            self._commit(lambda: self._place(known, place))
+            self._place([i for i in images if i in self.images], place)
 
     def remove(self, images: Iterable[str]) -> None:
         """Take images out; their files go when the project is next opened, until then it can be undone."""
-        with self.lock:
-            gone = set(images)
-            self._commit(lambda: setattr(self, "images", {i: e for i, e in self.images.items() if i not in gone}))
+        with self._change():
+            for key in images:
+                self.images.pop(key, None)
 
     def undo(self) -> bool:
         """Take the last change back."""
@@ -153,26 +154,34 @@ class Project:
         """Whether there is a change to take back."""
         return bool(self._past)
 
-    def add(self, uploads: Iterable[Upload], place: str | Callable[[str], str], group: str = "") -> dict[str, Any]:
-        """Put new images into a place, or each into the class that `place` names for it.
+    def add(self, uploads: Iterable[Upload], place: str, group: str = "") -> dict[str, list[Any]]:
+        """Put new images into a place; with FOLDERS, each into the class that its folder names.
 
         Additions in a row with the same `group` are undone together. Returns what became of the images: ids
         `added`, names `known` already (moved where that makes a difference), and `refused` with reasons.
         """
-        if isinstance(place, str):
-            self._check_place(place)
-        added: list[tuple[str, str, str | Callable[[str], str]]] = []
-        report: dict[str, Any] = {"added": [], "known": [], "refused": []}
+        kept: list[tuple[str, str]] = []
+        report: dict[str, list[Any]] = {"added": [], "known": [], "refused": []}
         for name, data in uploads:
             try:
-                added.append((self._keep(data), name, place))
+                kept.append((self._keep(data), name))
             except CnapsError as error:
                 report["refused"].append({"name": file_name(name), "reason": str(error)})
-        with self.lock:
-            if len(self.images) + len(added) > MAX_IMAGES:
+        with self._change(group):
+            self._check_place(place, (*self.classes, TEST, POOL, FOLDERS))
+            if len(self.images) + len(kept) > MAX_IMAGES:
                 raise InputError(f"a project holds at most {MAX_IMAGES:,} images")
-            if added:
-                self._commit(lambda: self._enter(added, report), group)
+            for key, name in kept:
+                folder = PurePosixPath(name).parent.name or "unnamed"
+                target = self.add_class(folder) if place == FOLDERS else place
+                known = self.images.get(key)
+                if known is None:
+                    report["added"].append(key)
+                    self.images[key] = {"name": file_name(name), "place": target}
+                else:
+                    report["known"].append(known["name"])
+                    if target in self.classes:  # a label says more than a tray
+                        self.images[key] = {**known, "place": target}
         return report
 
     # reading
@@ -190,19 +199,13 @@ class Project:
 
     def pixels(self, key: str) -> np.ndarray:
         """An image as the model reads it, uint8 (S, S, 3)."""
-        path = self._cached(key)
-        if not path.exists():
-            self._cache(key, self.decoder.decode(self._original(key).read_bytes()))
-        return np.asarray(Image.open(path, formats=("PNG",)))
+        return np.asarray(Image.open(self._cached(key, f"-{self.decoder.size}.png"), formats=("PNG",)))
 
     def thumbnail(self, key: str) -> bytes:
         """A small picture of an image."""
         if key not in self.images:
             raise DataError("there is no such image")
-        path = self.folder / "cache" / f"{key}.thumb"
-        if not path.exists():
-            self._cache(key, self.decoder.decode(self._original(key).read_bytes()))
-        return path.read_bytes()
+        return self._cached(key, ".thumb").read_bytes()
 
     def describe(self) -> dict[str, Any]:
         """What `project.json` holds."""
@@ -221,21 +224,13 @@ class Project:
 
     def import_task(self, data: bytes, learned: Mapping[str, tuple[int, int]]) -> None:
         """Start from a task learned elsewhere; `learned` says by name which row of it each class is."""
-        with self.lock:
+        with self._change():
             if self.learned:
-                raise InputError(
-                    "this project starts from an imported task already: begin a new project for another"
-                )
-            key = hashlib.blake2b(data, digest_size=16).hexdigest()
-            with atomic_path(self._task_file(key)) as temporary:
+                raise InputError("this project starts from an imported task already: begin a new one for another")
+            self.task = _hash(data)
+            with atomic_path(self._task_file(self.task)) as temporary:
                 temporary.write_bytes(data)
-
-            def change() -> None:
-                self.task = key
-                for name, place in learned.items():
-                    self.learned[self.find_class(name) or self._new_class(name)] = place
-
-            self._commit(change)
+            self.learned = {self.add_class(name): place for name, place in learned.items()}
 
     def write_zip(self, target: Path) -> None:
         """The whole project in one file, images as they came."""
@@ -248,12 +243,11 @@ class Project:
             if about["task"]:
                 archive.write(self._task_file(about["task"]), "task")
 
-    def read_zip(self, data: bytes, count_classes: Callable[[bytes], int]) -> dict[str, Any]:
+    def read_zip(self, data: bytes, count_classes: Callable[[bytes], int]) -> dict[str, list[Any]]:
         """Merge a project's zip file into this one: classes by name, images by content.
 
         `count_classes` says how many classes a task file has, or raises.
         """
-        total: dict[str, Any] = {"added": [], "known": [], "refused": []}
         try:
             archive = zipfile.ZipFile(io.BytesIO(data))
             about = parse(read_entry(archive, "project.json", 20_000_000))
@@ -261,7 +255,6 @@ class Project:
             task = read_entry(archive, "task", 25_000_000) if learned else b""
         except _BAD_ZIP as error:
             raise DataError(f"this is no project of the studio: {error}") from error
-        names = {entry["id"]: entry["name"] for entry in about["classes"]}
         where: dict[str, list[Upload]] = {}
         for entry in about["images"]:
             try:
@@ -273,65 +266,47 @@ class Project:
             if max(row for row, _ in learned.values()) >= count_classes(task):
                 raise DataError("its task file does not fit")
             self.import_task(task, learned)
-        for name in names.values():
-            self.add_class(name)
+        places = {entry["id"]: self.add_class(entry["name"]) for entry in about["classes"]}
+        total: dict[str, list[Any]] = {"added": [], "known": [], "refused": []}
         for place, uploads in where.items():
-            target = place if place in (TEST, POOL) else self.add_class(names[place])
-            for kind, found in self.add(uploads, target).items():
+            for kind, found in self.add(uploads, places.get(place, place)).items():
                 total[kind] += found
         return total
 
     # inside
 
-    def _new_class(self, name: str) -> str:
-        if len(self.classes) >= MAX_CLASSES:
-            raise InputError(f"a project holds at most {MAX_CLASSES} classes")
-        number = max((int(key[1:]) for key in self.classes), default=0) + 1
-        self.classes[f"c{number}"] = class_name(name)
-        return f"c{number}"
-
-    def _enter(self, added: list[tuple[str, str, Any]], report: dict[str, Any]) -> None:
-        for key, name, wanted in added:
-            place = wanted
-            if callable(wanted):
-                folder = wanted(name)
-                place = self.find_class(folder) or self._new_class(folder)
-            known = self.images.get(key)
-            if known is None:
-                self.images[key] = {"name": file_name(name), "place": place}
-                report["added"].append(key)
-            else:
-                report["known"].append(known["name"])
-                if place in self.classes:  # a label says more than a tray
-                    self.images[key] = {**known, "place": place}
-
     def _place(self, images: Iterable[str], place: str) -> None:
         for key in images:
             self.images[key] = {**self.images.pop(key), "place": place}  # moved to the end: the latest comes last
 
-    def _check_place(self, place: str, classes_only: bool = False) -> None:
-        if place not in self.classes and (classes_only or place not in (TEST, POOL)):
+    def _check_place(self, place: str, places: Iterable[str] | None = None) -> None:
+        if place not in (places if places is not None else (*self.classes, TEST, POOL)):
             raise InputError("there is no such class any more")
 
-    def _commit(self, change: Callable[[], Any], group: str = "") -> Any:
-        before = self._snapshot()
-        try:
-            result = change()
-            if before != self._snapshot() or list(before[2]) != list(self.images):
-                if not group or group != self._group:
-                    self._past = [*self._past[1 - _UNDO :], before]
-                self._group = group
-                self._save()
-            return result
-        except BaseException:
-            self._restore(before)
-            raise
+    @contextlib.contextmanager
+    def _change(self, group: str = "") -> Iterator[None]:
+        """What happens within is one change: saved and undone as a whole, and if it fails, it never was."""
+        with self.lock:
+            before, self._depth = self._snapshot(), self._depth + 1
+            try:
+                yield
+                if self._depth == 1 and before != self._snapshot():
+                    if not group or group != self._group:
+                        self._past = [*self._past[1 - _UNDO :], before]
+                    self._group = group
+                    self._save()
+            except BaseException:
+                self._restore(before)
+                raise
+            finally:
+                self._depth -= 1
 
-    def _snapshot(self) -> tuple[str, dict[str, str], dict[str, Entry], str, dict[str, tuple[int, int]]]:
-        return self.name, dict(self.classes), dict(self.images), self.task, dict(self.learned)
+    def _snapshot(self) -> tuple[Any, ...]:
+        return self.name, dict(self.classes), list(self.images.items()), self.task, dict(self.learned)
 
-    def _restore(self, snapshot: Any) -> None:
-        self.name, self.classes, self.images, self.task, self.learned = snapshot
+    def _restore(self, snapshot: tuple[Any, ...]) -> None:
+        self.name, self.classes, images, self.task, self.learned = snapshot
+        self.images = dict(images)
 
     def _save(self) -> None:
         write_json(self.folder / "project.json", self.describe())
@@ -367,19 +342,23 @@ class Project:
     def _keep(self, data: bytes) -> str:
         if not data:
             raise DataError("the file is empty")
-        key = hashlib.blake2b(data, digest_size=16).hexdigest()
-        if not self._cached(key).exists():
-            self._cache(key, self.decoder.decode(data))
+        key = _hash(data)
+        self._cached(key, ".thumb", data)
         if not self._original(key).exists():
             with atomic_path(self._original(key)) as temporary:
                 temporary.write_bytes(data)
         return key
 
-    def _cache(self, key: str, decoded: Decoded) -> None:
-        with atomic_path(self.folder / "cache" / f"{key}.thumb") as temporary:
-            temporary.write_bytes(decoded.thumbnail)
-        with atomic_path(self._cached(key)) as temporary:
-            Image.fromarray(decoded.pixels).save(temporary, "PNG", compress_level=1)
+    def _cached(self, key: str, ending: str, data: bytes | None = None) -> Path:
+        """A file of the cache, made from the image if it is not there."""
+        pixels, thumbnail = (self.folder / "cache" / f"{key}{e}" for e in (f"-{self.decoder.size}.png", ".thumb"))
+        if not (pixels.exists() and thumbnail.exists()):
+            decoded = self.decoder.decode(self._original(key).read_bytes() if data is None else data)
+            with atomic_path(thumbnail) as temporary:
+                temporary.write_bytes(decoded.thumbnail)
+            with atomic_path(pixels) as temporary:
+                Image.fromarray(decoded.pixels).save(temporary, "PNG", compress_level=1)
+        return self.folder / "cache" / f"{key}{ending}"
 
     def _original(self, key: str) -> Path:
         return self.folder / "images" / key
@@ -387,5 +366,6 @@ class Project:
     def _task_file(self, key: str) -> Path:
         return self.folder / "tasks" / key
 
-    def _cached(self, key: str) -> Path:
-        return self.folder / "cache" / f"{key}-{self.decoder.size}.png"
+
+def _hash(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -100,7 +100,7 @@ function why(image, prediction) {
   if (!prediction) return "Any label helps: there are no proposals before two classes have examples.";
   if (prediction.doubt === "none") return "This looks like none of your classes.";
   const [[best, p], second] = prediction.top;
-  if (p < 0.6 && second && classOf(second[0])) return `Torn between ${classOf(best)?.name} and ${classOf(second[0]).name}: a label here teaches most.`;
+  if (prediction.doubt === "unsure" && second && classOf(second[0])) return `Torn between ${classOf(best)?.name} and ${classOf(second[0]).name}: a label here teaches most.`;
   return `Probably ${classOf(best)?.name} (${percent(p)}). A label confirms it.`;
 }
 
@@ -123,7 +123,10 @@ const kept = new Set();
 export function drawReview() {
   const review = state.review;
   const box = $("#score");
-  if (!review) box.replaceChildren(h("p", { class: "none" }, "There is something to review once two classes have examples."));
+  $("#second-look").hidden = !review;
+  if (!review) box.replaceChildren(h("p", { class: "none" }, state.classes.some(({ learned }) => learned)
+    ? "This project goes on from a task that was learned elsewhere. The examples of that task are not here, so none can be left out in turn: there is nothing to review."
+    : "There is something to review once two classes have examples."));
   else {
     const share = review.total ? review.correct / review.total : 0;
     const scale = h("div", { class: "scale", role: "img", "aria-label": `between ${percent(review.low)} and ${percent(review.high)}` }, h("i"), h("b"));
