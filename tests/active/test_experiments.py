@@ -172,7 +172,7 @@ def test_trust_is_measured_task_by_task_and_told_from_the_data_alone(
     assert before[0].sum() == after[0].sum() > 0
     assert before[2].sum() == after[2].sum()  # a temperature changes no answer
     assert before[1].sum() > after[1].sum()  # but makes it less sure
-    found = [task["flipped"] for task in data["tasks"]]
+    found = [task["flipped"] for task in data["tasks"] if "flipped" in task]  # too few examples: no tenth of them
     assert sum(each["first"] for each in found) > 0
     for each in found:
         assert each["found"] <= min(each["labels"], each["suspects"])
