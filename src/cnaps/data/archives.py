@@ -29,7 +29,7 @@ _ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip")
 
 
 class Place(NamedTuple):
-    """Where a file lies: a path of its own, or a range of bytes in a tar, or a member of a zip."""
+    """Where a file lies: a range of bytes in a tar, a member of a zip, or the whole of a path."""
 
     path: Path
     span: tuple[int, int] | None = None  # offset and size
@@ -37,9 +37,12 @@ class Place(NamedTuple):
 
 
 class Tree:
-    """Files by their relative names, with ``/`` between folders; hidden ones are passed over."""
+    """Files by their relative names, with ``/`` between folders; hidden ones are passed over.
 
-    def __init__(self, path: Path, files: dict[str, Place]) -> None:
+    ``files`` tells the place of those in archives; None for those that lie in the folder ``path`` itself.
+    """
+
+    def __init__(self, path: Path, files: dict[str, Place | None]) -> None:
         self.path, self.files = path, files
 
     def names(self) -> Iterable[str]:
@@ -52,7 +55,7 @@ class Tree:
             if name.startswith("/") or ".." in PurePosixPath(name).parts:
                 raise DataError(f"{name} leads out of {self.path}")
             raise DataError(f"{self.path} has no file {name}")
-        path, span, member = self.files[name]
+        path, span, member = self.files[name] or Place(self.path / name)
         place = f"{name} in {path}" if span or member else str(path)
         try:
             if member:
@@ -67,8 +70,7 @@ class Tree:
 
     def local(self, name: str) -> Path | None:
         """The path of a file where it lies on disk as it is, so that it can be memory-mapped."""
-        path, span, member = self.files[name]
-        return None if span or member else path
+        return self.path / name if self.files[name] is None else None
 
 
 def open_tree(path: str | Path, scratch: Path, parts: Iterable[str] = ()) -> Tree:
@@ -80,7 +82,7 @@ def open_tree(path: str | Path, scratch: Path, parts: Iterable[str] = ()) -> Tre
     if not path.exists():
         raise DataError(f"{path} does not exist")
     if path.is_dir():
-        files = {name: Place(path / name) for name in files_below(path)}
+        files: dict[str, Place | None] = dict.fromkeys(files_below(path))
         packed = {item for part in parts for item in path.glob(part) if item.name.lower().endswith(_ARCHIVES)}
         for item in sorted(item for item in packed if item.is_file()):
             files |= open_tree(item, scratch).files

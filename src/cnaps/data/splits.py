@@ -91,7 +91,7 @@ def by_alphabet(classes: Sequence[str]) -> dict[str, list[int]]:
         alphabet = _alphabet(name)
         return "test" if alphabet in _TEST_ALPHABETS else "valid" if alphabet in _VALID_ALPHABETS else "train"
 
-    return _group(classes, place)
+    return group(classes, place)
 
 
 def alphabets(classes: Sequence[str]) -> dict[str, list[int]]:
@@ -122,10 +122,11 @@ def random_by_class(classes: Sequence[str], seed: int) -> dict[str, list[int]]:
         chance = int.from_bytes(digest[:8], "big") / 2**64
         return "train" if chance < 0.7 else "valid" if chance < 0.85 else "test"
 
-    return _group(classes, place)
+    return group(classes, place)
 
 
-def _group(classes: Sequence[str], place: Callable[[str], str]) -> dict[str, list[int]]:
+def group(classes: Sequence[str], place: Callable[[str], str]) -> dict[str, list[int]]:
+    """The split that ``place`` makes of class names."""
     places = [place(name) for name in classes]
     found = {split: [index for index, at in enumerate(places) if at == split] for split in SPLITS}
     return {split: indices for split, indices in found.items() if indices}

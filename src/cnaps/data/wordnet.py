@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-from cnaps.data.splits import SPLITS
+from cnaps.data.splits import SPLITS, group
 from cnaps.errors import DataError
 
 CARNIVORE, DEVICE = "n02075296", "n03183080"
@@ -47,22 +47,19 @@ class Hierarchy:
         for number, line in enumerate(_lines(is_a_path), 1):
             pair = line.split()
             if len(pair) != 2 or not all(re.fullmatch(r"n\d{8}", part) for part in pair):
-                raise DataError(
-                    f"{is_a_path}, line {number}: expected 'parent child' as WordNet ids, not {line[:80]!r}"
-                )
+                where = f"{is_a_path}, line {number}"
+                raise DataError(f"{where}: expected 'parent child' as WordNet ids, not {line[:80]!r}")
             children.setdefault(pair[0], set()).add(pair[1])
         words = dict(line.split("\t", 1) for line in _lines(words_path) if "\t" in line)
         return cls(children, words, leaves)
 
     def splits(self) -> dict[str, list[int]]:
         """Leaves below "carnivore" are for validation, below "device" for test, the rest for training."""
-        found = {
-            split: [index for leaf, index in self._index.items() if self._split[leaf] == split] for split in SPLITS
-        }
+        found = group(self.leaves, self._split.__getitem__)
         counts = {split: len(indices) for split, indices in found.items()}
         if len(self.leaves) == sum(PUBLISHED.values()) and counts != PUBLISHED:
             raise DataError(f"this WordNet splits ILSVRC's classes {counts}, but published is {PUBLISHED}")
-        return {split: indices for split, indices in found.items() if indices}
+        return found
 
     def nodes(self, split: str) -> dict[str, list[int]]:
         """The inner nodes that a split's tasks come from, each with the class indices of the leaves it spans.
@@ -80,10 +77,8 @@ class Hierarchy:
 
     def describe(self) -> dict[str, object]:
         """What a collection keeps as its hierarchy: the nodes of all splits."""
-        return {
-            "kind": "wordnet",
-            "nodes": {name: found for split in SPLITS for name, found in self.nodes(split).items()},
-        }
+        nodes = {name: found for split in SPLITS for name, found in self.nodes(split).items()}
+        return {"kind": "wordnet", "nodes": nodes}
 
 
 def _contract(children: Mapping[str, set[str]], leaves: Sequence[str], root: str | None = None) -> Graph:

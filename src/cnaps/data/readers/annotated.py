@@ -6,17 +6,7 @@ import io
 from collections.abc import Sequence
 
 from cnaps.data.archives import Tree
-from cnaps.data.readers.base import (
-    Item,
-    Plan,
-    below,
-    find,
-    image_files,
-    parsing,
-    plan_files,
-    read_json,
-    read_lines,
-)
+from cnaps.data.readers.base import Item, Plan, below, find, parsing, pictures, plan_files, read_json, read_lines
 from cnaps.data.readers.folders import class_folders
 from cnaps.errors import DataError
 
@@ -108,14 +98,13 @@ def read_flowers(tree: Tree) -> Plan:
     """Classes are called ``001.pink primrose``; folders with the numbers 1..102 are read as well."""
     if not any(name.endswith("imagelabels.mat") for name in tree.names()):
         folders = ((_flower(int(name)) if name.isdecimal() else name, item) for name, item in class_folders(tree))
-        named = ((label, item.file) for label, item in folders)
-        return plan_files(tree, [(label, _in_class(label, file)) for label, file in named])
+        return plan_files(tree, [(label, _in_class(label, item.file)) for label, item in folders])
     from scipy.io import loadmat  # type: ignore[import-untyped]
 
     with parsing(tree, "imagelabels.mat"):
         numbers = loadmat(io.BytesIO(tree.read(find(tree, "imagelabels.mat"))))["labels"].ravel().tolist()
     found = []
-    for name, parts in image_files(tree):
+    for name, parts in pictures(tree):
         if parts[-1].startswith("image_"):
             position = parts[-1].removeprefix("image_").partition(".")[0]
             if not position.isdecimal() or not 1 <= int(position) <= len(numbers):

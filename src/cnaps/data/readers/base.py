@@ -109,16 +109,14 @@ def sorted_classes(names: Iterable[str]) -> list[str]:
     return sorted(found, key=int) if all(name.isdecimal() for name in found) else sorted(found)
 
 
-def image_files(tree: Tree) -> Iterator[tuple[str, list[str]]]:
+def pictures(tree: Tree) -> Iterator[tuple[str, list[str]]]:
     """The names of all images, each also split into its folders and file."""
     return ((name, name.split("/")) for name in tree.names() if is_image(name))
 
 
 def below(tree: Tree, folder: str) -> dict[str, str]:
     """Images by their path from a folder on, wherever that folder lies."""
-    return {
-        "/".join(parts[parts.index(folder) :]): name for name, parts in image_files(tree) if folder in parts[:-1]
-    }
+    return {"/".join(parts[parts.index(folder) :]): name for name, parts in pictures(tree) if folder in parts[:-1]}
 
 
 def find(tree: Tree, ending: str) -> str:

@@ -6,17 +6,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from cnaps.data.archives import Place, Tree
+from cnaps.data.archives import Tree
 from cnaps.data.examples import read_table
-from cnaps.data.readers.base import (
-    Item,
-    Plan,
-    alphabets,
-    find,
-    image_files,
-    load_inverted,
-    plan_files,
-)
+from cnaps.data.readers.base import Item, Plan, alphabets, find, load_inverted, pictures, plan_files
 from cnaps.data.wordnet import Hierarchy
 from cnaps.errors import DataError
 
@@ -25,7 +17,7 @@ _WNID = re.compile(r"n\d{8}")
 
 def class_folders(tree: Tree, start: str = "") -> Iterator[tuple[str, Item]]:
     """Images with their class: ``.../<start>/<class>/<image>``, or ``<class>/<image>``, at any depth below it."""
-    for name, parts in image_files(tree):
+    for name, parts in pictures(tree):
         if start in parts[:-2]:
             parts = parts[parts.index(start) + 1 :]
         if len(parts) >= 2:
@@ -56,7 +48,7 @@ def read_csv(path: Path) -> Plan:
         if name.is_absolute() or ".." in name.parts:
             raise DataError(f"{where}: {name} leads out of the folder {path.parent}")
         listed.append((label, str(name)))
-    tree = Tree(path.parent, {name: Place(path.parent / name) for _, name in listed})
+    tree = Tree(path.parent, dict.fromkeys(name for _, name in listed))
     return plan_files(tree, [(label, Item(name, name)) for label, name in listed])
 
 
@@ -64,7 +56,7 @@ def read_omniglot(tree: Tree) -> Plan:
     """Classes are called ``Alphabet/character01``; strokes become white, as Meta-Dataset has them."""
     found = [
         ("/".join(parts[-3:-1]), Item("/".join(parts[-3:]), name))
-        for name, parts in image_files(tree)
+        for name, parts in pictures(tree)
         if len(parts) >= 4 and parts[-4] in ("images_background", "images_evaluation")
     ]
     if not found:
@@ -85,7 +77,7 @@ def read_ilsvrc(tree: Tree) -> Plan:
             lines = tree.read(name).decode("utf-8", "replace").splitlines()
             listed |= {line.split("#")[0].strip().rpartition("/")[2] for line in lines}
     found = []
-    for name, (*folders, file) in image_files(tree):
+    for name, (*folders, file) in pictures(tree):
         wnid = _WNID.match(file) or (_WNID.fullmatch(folders[-1]) if folders else None)
         if wnid and file not in listed:
             found.append((wnid.group(), Item(f"{wnid.group()}/{file}", name)))
