@@ -15,7 +15,7 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +23,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from cnaps.data import splits as split_rules
-from cnaps.data.archives import Tree, open_tree
+from cnaps.data.archives import open_tree
 from cnaps.data.collection import METADATA, Collection, Description, assemble, encoded_batch
-from cnaps.data.images import ImageLike, encode, load_image
+from cnaps.data.images import encode, load_image
 from cnaps.data.readers import READERS, get_reader
 from cnaps.data.readers.base import Item, Plan, Splits
 from cnaps.data.readers.folders import read_csv
@@ -95,7 +95,7 @@ def prepare(
     else:
         changed = source.stat()
         stamp = f"{origin} {changed.st_size} {changed.st_mtime_ns}"
-        shards = _encode_all(_Job(plan.tree, plan.items, plan.load, scratch, size), stamp, workers or cpu_count())
+        shards = _encode_all(_Job(plan, scratch, size), stamp, workers or cpu_count())
         broken = [pair for shard in shards for pair in _broken(shard)]
         _check_broken(dest, broken, strict)
         assemble(dest, about, map(_batch, shards), broken, origin)
@@ -181,17 +181,11 @@ def _run(job: _Job, starts: list[int], workers: int) -> Iterator[int]:
 class _Job:
     """Encodes one shard; sent to each worker once."""
 
-    def __init__(
-        self,
-        tree: Tree,
-        items: Sequence[Sequence[Item]],
-        load: Callable[[Tree, Item], ImageLike],
-        scratch: Path,
-        size: int,
-    ) -> None:
-        self.tree, self.items, self.load, self.scratch, self.size = tree, items, load, scratch, size
-        self.ends = list(itertools.accumulate(map(len, items)))  # the first row after each class
-        self.total, self.rows = sum(map(len, items)), SHARD_ROWS
+    def __init__(self, plan: Plan, scratch: Path, size: int) -> None:
+        self.tree, self.items, self.load = plan.tree, plan.items, plan.load
+        self.scratch, self.size, self.rows = scratch, size, SHARD_ROWS
+        self.ends = list(itertools.accumulate(map(len, plan.items)))  # the first row after each class
+        self.total = sum(map(len, plan.items))
 
     def shard(self, start: int) -> Path:
         return self.scratch / f"{start:012d}.shard"

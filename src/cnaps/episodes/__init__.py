@@ -6,14 +6,6 @@ from cnaps.episodes.sampler import TEST_LIMITS, TRAIN_LIMITS, Limits, Sampler
 from cnaps.episodes.task import Task, TaskDescription, load_task
 
 __all__ = [
-    "TEST_LIMITS",
-    "TRAIN_LIMITS",
-    "Limits",
-    "Sampler",
-    "Task",
-    "TaskDescription",
-    "TaskLoader",
-    "load_task",
-    "read_manifest",
-    "write_manifest",
-]
+    "TEST_LIMITS", "TRAIN_LIMITS", "Limits", "Sampler", "Task", "TaskDescription", "TaskLoader", "load_task",
+    "read_manifest", "write_manifest",
+]  # fmt: skip
