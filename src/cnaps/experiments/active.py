@@ -271,7 +271,7 @@ def _picture(found: Sequence[dict[str, Any]], names: Sequence[tuple[str, str]], 
         panel.tick_params(labelsize=6)
         if column == 0:
             panel.set_ylabel(f"{each['learner']}\naccuracy (%)", fontsize=7)
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=len(strategies))
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=4, fontsize=8)
     figure.supxlabel("iterations", fontsize=8)
     for block in range(blocks):  # a panel's learners side by side need the same scale
         for column in range(wide):

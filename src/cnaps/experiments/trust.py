@@ -173,14 +173,14 @@ def trust_report(data: dict[str, Any]) -> Report:
     left.set(title="calibration, all data sets", xlabel="probability", ylabel="share that is right")
     left.legend()
     _bars(middle, list(aurocs), [[100 * each.mean for each in found] for found in aurocs.values()], list(_SCORES))
-    middle.set(title="images of no class", ylabel="AUROC (%)", ylim=(50, 100))
+    middle.set(title="images of no class", ylabel="AUROC (%)", ylim=(50, 110))
     _bars(
         right,
         list(sums),
         [[100 * s[1] / s[0], 100 * s[3] / s[0]] for s in sums.values()],
         list(review.columns[1:3]),
     )
-    right.set(title="flipped labels", ylabel="found (%)", ylim=(0, 100))
+    right.set(title="flipped labels", ylabel="found (%)", ylim=(0, 120))
     tables = {"calibration": calibration, "novelty": novelty, "review": review}
     return Report("trust", "How far answers can be trusted", text, tables, {"trust": figure}, data)
 
@@ -199,4 +199,4 @@ def _bars(axes: Any, names: Sequence[str], rows: Sequence[Sequence[float]], labe
     for i, (label, heights) in enumerate(zip(labels, zip(*rows, strict=True), strict=True)):
         axes.bar(np.arange(len(names)) + 0.4 * i, heights, 0.38, color=COLOURS[i], label=label)
     axes.set_xticks(np.arange(len(names)) + 0.2, names, rotation=20)
-    axes.legend(fontsize="small")
+    axes.legend(fontsize="small", loc="upper right")
