@@ -338,6 +338,7 @@ def test_a_project_that_goes_on_from_a_task_says_why_it_has_no_review(
     page.wait(lambda: len(page.classes()) == 3)
     page.drop("#test", [pictures[CLASSES[1]][8]])
     page.wait(lambda: page.answers() == [CLASSES[1]])
+    page.learned(9)
     page.tab("review")
     assert "learned elsewhere" in page.one("#score").text
     assert not page.one("#second-look").is_displayed()

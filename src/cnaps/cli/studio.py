@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -62,7 +63,7 @@ def serve(
     from cnaps.studio.serving import create_serving
 
     token = _token(host)
-    options = {"task": str(task), "model": model, "token": token, "max_waiting": max_waiting}
+    options: dict[str, Any] = {"task": str(task), "model": model, "token": token, "max_waiting": max_waiting}
     with _socket(host, port) as socket:
         address = _address(host, port := socket.getsockname()[1], token)
         if workers == 1:

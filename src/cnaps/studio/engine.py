@@ -132,7 +132,8 @@ class Engine(threading.Thread):
             self._origin = origin
             self._conclude(replace(plan, pool=[]), thorough=False)
             self._conclude(plan, thorough=True)
-        self._say("ready", f"Learned from {count} images", time.monotonic() - started)
+        assert self.recogniser is not None
+        self._say("ready", f"Learned from {self.recogniser.adapted.seen} images", time.monotonic() - started)
 
     def _learn(self, plan: Plan) -> tuple[Adapted, dict[str, Tensor]]:
         """Read all examples, and their features; or take what an imported task learned, whose FiLM then stays."""

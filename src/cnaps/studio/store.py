@@ -79,9 +79,13 @@ class Project:
         self._past: list[Any] = []
         self._group, self._depth = "", 0
         self._unlock = lock_folder(self.folder)
-        if (self.folder / "project.json").exists():
-            self._load()
-        self._tidy()
+        try:
+            if (self.folder / "project.json").exists():
+                self._load()
+            self._tidy()
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Let others open the folder."""
