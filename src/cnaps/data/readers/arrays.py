@@ -45,7 +45,8 @@ def read_mnist(tree: Tree) -> Plan:
 
 
 def _idx_file(tree: Tree, stem: str) -> str:
-    found = [name for name in tree.names() if stem[:-5] in name and "ubyte" in name]
+    start = stem.rpartition("-")[0]  # some copies are called train-images.idx3-ubyte
+    found = [name for name in tree.names() if start in name and "ubyte" in name]
     if not found:
         raise DataError(f"{tree.path} lacks {stem}-ubyte.gz of MNIST")
     return found[0]
