@@ -152,10 +152,11 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if not path.is_file():
         raise CheckpointError(f"there is no task file {path}")
     try:
-        with safe_open(path, "pt") as file:
+        # by numpy: torch opens the file a second time, which may by then have been replaced by another
+        with safe_open(path, "np") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-    except (SafetensorError, OSError, ValueError) as error:
+            tensors = {name: torch.from_numpy(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} is damaged or no task file: {error}") from error
     if metadata.get("format") != FORMAT:
         raise CheckpointError(f"{path} is no task file of cnaps")
