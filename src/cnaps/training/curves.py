@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from cnaps.files import atomic_path
-
-
-def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl."""
-    path = run / "metrics.jsonl"
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
 
 
 def draw_curves(run: Path) -> None:
@@ -22,7 +13,8 @@ def draw_curves(run: Path) -> None:
     import numpy as np
     from matplotlib.figure import Figure  # without pyplot: no backend, no window, no global state
 
-    records = read_metrics(run)
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [json.loads(line) for line in lines if line]
     steps = [r for r in records if r["kind"] == "step"]
     validations = [r for r in records if r["kind"] == "validation"]
     if not steps:
