@@ -28,6 +28,8 @@ from cnaps.nn.backbones import Backbone, register_backbone
 from cnaps.recogniser import Examples, Recogniser
 
 os.environ["CNAPS_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
+# the server that forks processes finds modules to load ahead by this alone
+os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,10 @@ def memory(pid: int) -> int:
 
 
 _forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload(["common", "victims", "cnaps.training.start", "cnaps.data.prepare", "accelerate"])
+_forks.set_forkserver_preload([
+    "victims", "kills", "broken", "limits", "cnaps.training.start", "cnaps.data.prepare", "accelerate",
+    "sklearn.datasets", "cnaps.training.curves", "cnaps.data.readers",
+])  # fmt: skip
 
 
 def start(function: Any, *arguments: Any) -> BaseProcess:
