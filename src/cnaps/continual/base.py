@@ -76,8 +76,8 @@ class Finetune:
             return torch.cat([self.network(part) for part in self.prepare(images).split(1000)])
 
     def prepare(self, images: Tensor) -> Tensor:
-        """Floats of 0..1, of one channel where the network is for grey images."""
-        return (images.float().mean(1, keepdim=True) if self.grey else images.float()) / 255
+        """Floats of -1..1, of one channel where the network is for grey images."""
+        return (images.float().mean(1, keepdim=True) if self.grey else images.float()) / 127.5 - 1
 
     def loss(self, x: Tensor, labels: Tensor) -> Tensor:
         """Cross entropy among the rivals of each label."""
@@ -86,7 +86,7 @@ class Finetune:
     def train(self, x: Tensor, labels: Tensor) -> None:
         """Adam on random batches."""
         parameters = self.parameters
-        optimiser = self.optimiser()
+        optimiser = torch.optim.Adam(parameters, LEARNING_RATE)
         for _ in range(self.iterations):
             batch = torch.randint(len(x), (min(BATCH, len(x)),), generator=self.generator)
             gradients = torch.autograd.grad(self.loss(x[batch], labels[batch]), parameters)
@@ -95,10 +95,6 @@ class Finetune:
                 p.grad = gradient + pull
             optimiser.step()
             self.follow(gradients, before)
-
-    def optimiser(self) -> torch.optim.Optimizer:
-        """Made anew for each step."""
-        return torch.optim.Adam(self.parameters, LEARNING_RATE)
 
     def pull(self) -> Sequence[Tensor | float]:
         """The gradient of a penalty."""

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cnaps.continual.base import LEARNING_RATE, Finetune, Memory
+from cnaps.continual.base import Finetune, Memory
 
 KEPT = 20  # examples of each class in the coreset
 START = -6.0  # log variance before any data
-FASTER = 20  # the rate of log variances, which have far to go, against that of means
 DRAWS = 10  # networks that a prediction averages over
 
 
@@ -96,12 +95,6 @@ class Vcl(Finetune):
         """The negative evidence bound of an example."""
         divergence = torch.stack([layer.divergence() for layer in self.layers]).sum()
         return super().loss(x, labels) + divergence / self.examples
-
-    def optimiser(self) -> torch.optim.Optimizer:
-        """Variances at a rate of their own."""
-        means = [p for name, p in self.network.named_parameters() if not name.endswith("log_variance")]
-        logs = [p for name, p in self.network.named_parameters() if name.endswith("log_variance")]
-        return torch.optim.Adam([{"params": means}, {"params": logs, "lr": FASTER * LEARNING_RATE}], LEARNING_RATE)
 
     def logits(self, images: Tensor) -> Tensor:
         """The log of the mean probability over draws."""
