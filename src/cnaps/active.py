@@ -116,7 +116,7 @@ def suggest(
         row = bar.add_task("looking", total=len(pool) if isinstance(pool, Sized) else None, note="")
         for where, features, probabilities in recogniser.embed(pool, on_error):
             scores = doubt(probabilities, strategy, seed=chance)
-            found = (scores, np.array(where), probabilities, features.cpu().numpy())
+            found: tuple[np.ndarray, ...] = (scores, np.array(where), probabilities, features.cpu().numpy())
             if kept is not None:
                 found = tuple(np.concatenate(pair) for pair in zip(kept, found, strict=True))
             best = np.argsort(-found[0], kind="stable")[:most]

@@ -106,9 +106,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         """The most probable class of each image (N,); None where its probability is below `reject_below`."""
         probabilities = self.predict_proba(X)
         names = self.classes_[probabilities.argmax(1)]
-        if reject_below is None:
-            return names
-        return np.where(probabilities.max(1) < reject_below, None, names.astype(object))
+        if reject_below is not None:
+            names = names.astype(object)
+            names[probabilities.max(1) < reject_below] = None
+        return names
 
     def novelty(self, X: Images) -> np.ndarray:
         """How unlike all classes each image is (N,), for "none of these": 0 is the middle of a class.

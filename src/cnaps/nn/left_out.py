@@ -74,15 +74,15 @@ def _ridge(head: RidgeHead, x: Tensor, labels: Tensor, members: Tensor) -> Tenso
     shares, temperature = torch.sigmoid(head.centring.double()), head.log_temperature.double().exp()
     weighted = [w * part for w, part in zip(head.log_weight.double().exp(), x.split(head.groups, 1), strict=True)]
     grams = [part @ part.T for part in weighted]
-    kernels = [
-        sum((s**power * g for s, g in zip(shares, grams, strict=True)), x.new_zeros(())) for power in range(3)
-    ]
+    kernel, crossed, squared = (
+        torch.stack([s**power * g for s, g in zip(shares, grams, strict=True)]).sum(0) for power in range(3)
+    )
     ridge = head.log_ridge.double().exp() / (members.sum() - 1) * ways
     wanted = members.T - 1 / ways  # (N, C)
     logits = torch.zeros_like(wanted)
     for k, mine, averages in _by_class(labels, members):
-        around = _Centred(*kernels, averages, k, mine)
-        inverse = torch.linalg.inv(kernels[0] + torch.diag(ridge / averages.amax(0)))
+        around = _Centred(kernel, crossed, squared, averages, k, mine)
+        inverse = torch.linalg.inv(kernel + torch.diag(ridge / averages.amax(0)))
         ones, solved = inverse.sum(1), around.centre @ inverse  # (N,), (m, N)
         # the change of rank two lies along the ones and the centre: Woodbury
         cross = around.centre @ ones - 1
