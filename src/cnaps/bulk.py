@@ -79,6 +79,12 @@ def predict_on_ray(
     )
 
 
+def write_parts(rows: Any, folder: str | Path) -> None:
+    """Write what `predict_on_ray` gives as Parquet files, each by whoever computed it."""
+    # predictors hold every processor: a writer that asked for one would wait for ever
+    rows.write_parquet(str(Path(folder).absolute()), ray_remote_args={"num_cpus": 0})
+
+
 def _addresses(sources: Sequence[str]) -> Iterator[str]:
     for source in sources:
         if "://" not in source:

@@ -14,7 +14,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from cnaps import CNAPs, load_model
-from cnaps.bulk import Predictor, predict_on_ray
+from cnaps.bulk import Predictor, predict_on_ray, write_parts
 from cnaps.cli import main
 from cnaps.errors import DataError
 from cnaps.recogniser import Examples, Recogniser
@@ -89,7 +89,7 @@ def test_images_at_an_address_are_written_as_parquet(place: Path) -> None:
     import pyarrow.parquet
 
     rows = predict_on_ray(place / "task", [f"file://{place / 'images'}"], model=str(place / "model"))
-    rows.write_parquet(str(place / "parts"))
+    write_parts(rows, place / "parts")
     table = pyarrow.parquet.read_table(place / "parts")
     assert len(table) == 141
     assert sum(bool(error) for error in table["error"].to_pylist()) == 1

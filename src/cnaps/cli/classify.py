@@ -105,13 +105,13 @@ def predict(
     if engine not in ("here", "ray"):
         raise InputError(f"there is no engine {engine!r}: here or ray")
     if engine == "ray":
-        from cnaps.bulk import predict_on_ray
+        from cnaps.bulk import predict_on_ray, write_parts
 
         parts = out if out is not None and not out.suffix else None
         _check_outputs(None if parts else out, report, None)
         rows = predict_on_ray(task, images, model=model, top=top, workers=workers)
         if parts:
-            rows.write_parquet(str(parts.absolute()))
+            write_parts(rows, parts)
             typer.echo(f"wrote {parts}")
             return
         results, skipped = _gather(rows)
