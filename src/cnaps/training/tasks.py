@@ -75,4 +75,4 @@ def _sampler(collection: Collection, split: str | None, tasks: Tasks, limits: Li
 def task_generator(seed: int, index: int) -> torch.Generator:
     """The generator of everything random in one task; so no generator's state outlives a task."""
     state = np.random.SeedSequence((seed, index, 2)).generate_state(1, np.uint64)[0]
-    return torch.Generator().manual_seed(int(state >> 1))
+    return torch.Generator().manual_seed(int(state) >> 1)
