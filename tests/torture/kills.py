@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -111,13 +112,12 @@ def preparing(scale: Scale, folder: Path) -> list[Row]:
     for i in range(640):
         (source / str(labels[i])).mkdir(parents=True, exist_ok=True)
         (source / str(labels[i]) / f"{i}.png").write_bytes(encoded(images[i]))
-    process = start(victims.prepare, str(source), str(folder / "reference"), str(folder / "ready"), False)
-    process.join()
     fingerprint = None
     alive = half = 0
     for number, wait in enumerate(_waits(scale, 0.4)):
-        again = dest.exists() and number % 2 == 1
-        process = start(victims.prepare, str(source), str(dest), str(folder / "ready"), again)
+        if number % 5 == 0:
+            shutil.rmtree(dest, ignore_errors=True)  # begun anew, where otherwise one replaces another
+        process = start(victims.prepare, str(source), str(dest), str(folder / "ready"), True)
         alive += _kill(process, str(folder / "ready"), wait)
         if dest.exists():
             found = Collection.open(dest)
