@@ -15,7 +15,6 @@ from types import FrameType
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from cnaps.errors import CnapsError
@@ -181,7 +180,7 @@ def fit(
         if not finished:
             save()
         if run is not None:
-            _save_model(job, run.path / "last")
+            job.save_model(run.path / "last")
             run.draw_curves()
     # Without a signal of its own, this rank stopped because another one was asked to.
     return state, None if finished else stop.signal or signal.SIGTERM
@@ -221,16 +220,9 @@ def _validate(job: Job, run: RunFolder | None, state: State, stop: StopRequest) 
     print(f"step {state.step}: validation accuracy {mean:.4f}{note}  {sets}", file=sys.stderr, flush=True)
     # The checkpoint follows: a crash between the two repeats this validation and writes the same model again.
     if improved:
-        _save_model(job, run.path / "best")
+        job.save_model(run.path / "best")
     run.draw_curves(at_most_every=60)
     return True
-
-
-def _save_model(job: Job, folder: Path) -> None:
-    try:
-        job.save_model(folder)
-    except SafetensorError as error:  # what safetensors makes of a full disk
-        raise CnapsError(f"cannot write {folder}: {error}") from error
 
 
 def peak_memory() -> int:
