@@ -98,11 +98,12 @@ def load_model(
         package = stored["backbone_weights"] == "package"
     except (KeyError, TypeError) as error:
         raise CheckpointError(f"{config_file} is no model configuration: {error}") from error
+    kind = _class_of(stored.get("kind", CNAPs.kind), config_file)
     state = read_safetensors(weights_file)
     if "digest" in stored and stored["digest"] != _digest(stored, weights_file):
         raise CheckpointError(f"{folder} is damaged: its files do not fit the digest in {config_file.name}")
     state = {k: v.float() if v.is_floating_point() else v for k, v in state.items()}
-    model = _class_of(stored.get("kind", CNAPs.kind), config_file)(config, backbone)
+    model = kind(config, backbone)
     if package:
         model.backbone.load_pretrained()
         state |= {f"backbone.{k}": v for k, v in model.backbone.state_dict().items()}
