@@ -6,6 +6,7 @@ any number of machines work at once; the task file (and a model of one's own) mu
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -65,7 +66,7 @@ def predict_on_ray(
     Recogniser.load(task, model)  # say what is wrong with it once, and here
     paths = list(_addresses(sources))
     if not ray.is_initialized():
-        ray.init(log_to_driver=False, include_dashboard=False, logging_level="ERROR")
+        ray.init(log_to_driver=False, include_dashboard=False, logging_level=logging.ERROR)
     ray.data.DataContext.get_current().enable_progress_bars = False
     workers = min(workers or int(ray.cluster_resources().get("CPU", 1)), -(-len(paths) // _BATCH))
     rows = ray.data.from_items([{"path": path} for path in paths], override_num_blocks=-(-len(paths) // _BATCH))

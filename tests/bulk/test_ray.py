@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -43,7 +44,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def two_workers() -> Iterator[None]:
     ray = pytest.importorskip("ray", reason="needs the extra `ray`, which is not installed")
-    ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False, logging_level="ERROR")
+    ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False, logging_level=logging.ERROR)
     yield
     ray.shutdown()
 
