@@ -56,7 +56,7 @@ def judge(probabilities: np.ndarray, labels: np.ndarray, names: Sequence[Any]) -
     suspicious = {i for i, _ in suspects(probabilities, labels)}
     return [
         Judgement(int(i), names[labels[i]], float(fit[i]), names[best[i]], float(better_fit[i]), i in suspicious)
-        for i in np.argsort(fit - better_fit, kind="stable")  # NaN comes last
+        for i in np.argsort(fit, kind="stable")  # NaN comes last
     ]
 
 
@@ -107,9 +107,10 @@ def suspects(probabilities: np.ndarray, labels: np.ndarray, *, at_least: float =
     [(0, 0)]
     """
     rows = np.arange(len(labels))
-    best = np.nan_to_num(probabilities).argmax(1)
-    gap = np.nan_to_num(probabilities[rows, best] - probabilities[rows, labels])
-    order = [int(i) for i in np.argsort(-gap, kind="stable") if gap[i] >= at_least]
+    best, own = np.nan_to_num(probabilities).argmax(1), probabilities[rows, labels]
+    gap = np.nan_to_num(probabilities[rows, best] - own)
+    # by the fit of the label alone: a wrong one fits worse than a hard one, whatever else the image looks like
+    order = [int(i) for i in np.argsort(own, kind="stable") if gap[i] >= at_least]
     return [(i, int(best[i])) for i in order]
 
 
