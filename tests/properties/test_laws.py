@@ -203,9 +203,9 @@ def test_a_saved_task_is_the_same_task(head, task, names):
         again = Recogniser.load(Path(folder) / "task", model)
     assert (again.names, again.image_size) == (recogniser.names, 32)
     assert torch.equal(again.adapted.film.vector(), adapted.film.vector())
-    assert torch.equal(again.adapted.statistics.means, adapted.statistics.means)
+    same(again.adapted.statistics.means.double(), adapted.statistics.means)  # kept in single precision
     # the scatter of a class is kept in half precision
-    tolerance = 2e-2 if model.head.needs_scatter else 1e-9
+    tolerance = 2e-2 if model.head.needs_scatter else 1e-5
     found, expected = (each.logits(task.targets).softmax(1) for each in (again.adapted, adapted))
     torch.testing.assert_close(found, expected, atol=tolerance, rtol=0)
 
