@@ -67,7 +67,7 @@ def choose(
     """
     scores = doubt(probabilities, strategy, seed=seed)
     n = min(n, len(scores))
-    if strategy != "diverse":
+    if strategy != "diverse" or n == 1:
         return np.argsort(-scores, kind="stable")[:n].tolist()
     unit = features / np.clip(np.linalg.norm(features, axis=1, keepdims=True), 1e-12, None)
     novelty = np.ones(len(scores))  # 1 - the highest cosine to what was taken
