@@ -1,4 +1,4 @@
-"""How well the given labels fit: each example judged by the others, and images that fit no class.
+"""How well the given labels fit: each example judged by the others.
 
 All of it follows from stored features and class statistics; no image passes through the network again. FiLM stays
 as all examples made it, so figures for very few examples are a little kind; `LeftOut.enough` says when they are
@@ -114,47 +114,6 @@ def suspects(probabilities: np.ndarray, labels: np.ndarray, *, at_least: float =
     return [(i, int(best[i])) for i in order]
 
 
-@dataclass(frozen=True)
-class Outsiders:
-    """Tells images of none of the classes by how close they come to the nearest class.
-
-    What "close" means in a task is read off its examples: how near each is to the others of its class, and how
-    near to classes it does not belong to, which is what a stranger looks like.
-    """
-
-    means: np.ndarray  # (C, d), unit length
-    threshold: float
-
-    @classmethod
-    def of(cls, features: np.ndarray, labels: np.ndarray) -> Outsiders | None:
-        """From examples (N, d); None where too few classes have a second example."""
-        x = _unit(features)
-        ways = int(labels.max()) + 1
-        counts = np.bincount(labels, minlength=ways)
-        sums = np.zeros((ways, x.shape[1]))
-        np.add.at(sums, labels, x)
-        judged = counts[labels] > 1
-        if ways < 2 or judged.sum() < 4:
-            return None
-        own = _unit(sums[labels[judged]] - x[judged])
-        inside = (x[judged] * own).sum(1)
-        means = _unit(sums)
-        others = x @ means.T
-        others[np.arange(len(x)), labels] = -1
-        outside = others.max(1)
-        # between what members and strangers look like, nearer to the strangers: a false alarm costs trust
-        threshold = float(np.quantile(outside, 0.5) * 0.6 + np.quantile(inside, 0.1) * 0.4)
-        return cls(means, min(threshold, float(inside.min())))
-
-    def closeness(self, features: np.ndarray) -> np.ndarray:
-        """The cosine to the nearest class mean (N,): the lower, the more likely an image of no class."""
-        return (_unit(features) @ self.means.T).max(1)
-
-    def __call__(self, features: np.ndarray) -> np.ndarray:
-        """Which images (N,) look like none of the classes."""
-        return self.closeness(features) < self.threshold
-
-
 def project(features: np.ndarray) -> np.ndarray:
     """Features (N, d) as points of a plane (N, 2) within -1..1, by their principal components.
 
@@ -169,8 +128,3 @@ def project(features: np.ndarray) -> np.ndarray:
     points = points * np.where(signs == 0, 1, signs)
     points -= (points.min(0) + points.max(0)) / 2
     return points / max(float(np.abs(points).max()), 1e-9)
-
-
-def _unit(rows: np.ndarray) -> np.ndarray:
-    rows = np.asarray(rows, np.float64)
-    return rows / np.clip(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12, None)

@@ -13,7 +13,7 @@ from cnaps.errors import InputError
 from cnaps.nn.heads import create_head
 from cnaps.nn.left_out import left_out_logits
 from cnaps.nn.statistics import ClassStatistics
-from cnaps.review import LeftOut, Outsiders, leave_one_out, project, suspects, wilson
+from cnaps.review import LeftOut, leave_one_out, project, suspects, wilson
 
 from .conftest import Digits
 
@@ -86,19 +86,6 @@ def test_an_interval_holds_the_share_and_narrows_with_more() -> None:
     narrow, wide = wilson(80, 100), wilson(8, 10)
     assert wide[0] < narrow[0] < 0.8 < narrow[1] < wide[1]
     assert wilson(0, 0) == (0.0, 1.0)
-
-
-def test_strangers_are_told_from_members() -> None:
-    features, labels = clusters(ways=5, shots=8, size=64)
-    rng = np.random.default_rng(5)
-    outsiders = Outsiders.of(features[::2].numpy(), labels[::2].numpy())
-    assert outsiders is not None
-    assert outsiders(features[1::2].numpy()).mean() < 0.1
-    assert outsiders(rng.normal(size=(50, 64))).mean() > 0.9
-
-
-def test_without_second_examples_nobody_is_called_a_stranger() -> None:
-    assert Outsiders.of(np.eye(4), np.arange(4)) is None
 
 
 def test_the_plane_keeps_alike_images_together() -> None:
