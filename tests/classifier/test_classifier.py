@@ -164,7 +164,7 @@ def test_what_does_not_fit_is_refused_with_a_reason(small, context):
         ([{"no": "image"}, images[0]], [0, 1], "not dict"),
         ([images[0] * 1.0, images[1]], [0, 1], "values of 0..1"),
         ([np.full((8, 8), np.nan), images[1]], [0, 1], "values of 0..1"),
-        ([images[0] - np.int64(300), images[1]], [0, 1], "pixels are 0..255"),
+        ([images[0].astype(int) - 300, images[1]], [0, 1], "pixels are 0..255"),
         ([np.zeros((3, 8, 8), np.uint8), images[1]], [0, 1], "channels last"),
     ):
         with pytest.raises(InputError, match=reason):
