@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,9 @@ class FusedConv2d(nn.Module):
         self.conv = conv  # its weight and bias are those of the task
         self.after = ("none", []) if activation is None else _ACTIVATIONS[type(activation)]
         self.ready: dict[torch.Size, tuple[Tensor, Sequence[int]]] = {}  # weight and padding by the images' shape
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "ready": {}}  # the kernel's own layout cannot be copied, and is made again
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C_in, H, W) -> (N, C_out, H', W')."""
