@@ -51,7 +51,8 @@ def main(arguments: Sequence[str]) -> None:
     if arguments:
         source = Path(arguments[0])
         data = json.loads(source.read_text(encoding="utf-8"))
-        data.pop("results", None)  # what a table says follows from the scores
+        if "scores" in data:
+            data.pop("results", None)  # what a table says follows from the scores
         name = arguments[1] if len(arguments) > 1 else source.stem
         write_text(ROOT / "results" / f"{name}.json", json.dumps(data, separators=(",", ":")) + "\n")
     parts = [HEAD]
