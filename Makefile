@@ -86,7 +86,8 @@ UNSEEN := mnist,cifar10,traffic_sign,dtd
 TESTED := ilsvrc_2012 tiny_imagenet omniglot cu_birds vgg_flower quickdraw mnist cifar10 traffic_sign dtd
 
 evaluate: collections
-	$(BIN)/cnaps evaluate $(addprefix collections/,$(TESTED)) --model cnaps-lite0 --learners cnaps,logreg \
+	$(BIN)/cnaps evaluate $(addprefix collections/,$(TESTED)) --model cnaps-lite0 \
+	  --learners cnaps,logreg,protonet,matchingnet \
 	  --against logreg --max-ways 20 --max-context 200 --unseen $(UNSEEN) --processes 2 --out out/evaluation
 
 # docs/results.md and its pictures, from the stored numbers in results/
