@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from cnaps.experiments.evaluation import TaskSet, ahead, task_arrays
+from cnaps.experiments.evaluation import TaskSet, task_arrays
 from cnaps.experiments.reporting import COLOURS, MARKERS, Report, Table, new_figure
 from cnaps.nn.model import CNAPs
 from cnaps.progress import track
+from cnaps.runtime import read_ahead
 
 
 @torch.no_grad()
@@ -22,7 +23,9 @@ def embed_tasks(model: CNAPs, task_set: TaskSet, *, size: int, seed: int = 0) ->
 
     every = [(name, each) for name, tasks in task_set.tasks.items() for each in tasks]
     names = [name for name, _ in every]
-    loaded = ahead(lambda pair: task_arrays(task_set.collections[pair[0]], pair[1], size), every)
+    loaded = read_ahead(
+        lambda pair: task_arrays(task_set.collections[pair[0]], pair[1], size), every, threads=1, depth=2
+    )
     vectors: dict[str, list[np.ndarray]] = {"z_G": [], "first FiLM layer": [], "last FiLM layer": []}
     for images, labels in track(loaded, "adapting", total=len(every)):
         adapted = model.adapt(model.preprocess(images), labels)

@@ -9,13 +9,10 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -31,12 +28,10 @@ from cnaps.learners import FeatureLearner, FrozenFeatures, Learner, create_learn
 from cnaps.nn.backbones import Backbone
 from cnaps.nn.model import CNAPs
 from cnaps.progress import progress_bar
+from cnaps.runtime import read_ahead
 
 if TYPE_CHECKING:
     from cnaps.training.distributed import World
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 @dataclass
@@ -133,7 +128,7 @@ class _Runner:
 
     def run(self, tasks: Sequence[TaskDescription]) -> Iterator[list[Score]]:
         """The new scores, task by task."""
-        for described, images in zip(tasks, ahead(self._read, tasks), strict=True):
+        for described, images in zip(tasks, read_ahead(self._read, tasks, threads=1, depth=2), strict=True):
             yield [self._score(name, described, images) for name in self._due(described)]
 
     def _due(self, described: TaskDescription) -> list[str]:
@@ -159,21 +154,6 @@ class _Runner:
         result = measure(logits.float().cpu(), torch.from_numpy(target_labels))
         where = (name, self.collection.name, described.index, described.ways, len(context))
         return Score(*where, **result, seconds=seconds)
-
-
-def ahead(function: Callable[[T], R], items: Iterable[T], depth: int = 2) -> Iterator[R]:
-    """`map`, with the next results being made in a thread."""
-    waiting: deque[Future[R]] = deque()
-    rest = iter(items)
-    pool = ThreadPoolExecutor(1)
-    try:
-        waiting.extend(pool.submit(function, item) for item in islice(rest, depth))
-        while waiting:
-            result = waiting.popleft().result()
-            waiting.extend(pool.submit(function, item) for item in islice(rest, 1))
-            yield result
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def load_learners(chosen: Iterable[str], base: CNAPs) -> tuple[dict[str, Learner], dict[str, str]]:

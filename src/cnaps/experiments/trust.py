@@ -13,13 +13,14 @@ from torch import Tensor
 
 from cnaps.data.collection import Collection
 from cnaps.episodes import TaskDescription
-from cnaps.experiments.evaluation import TaskSet, ahead
+from cnaps.experiments.evaluation import TaskSet
 from cnaps.experiments.reporting import COLOURS, Report, Table, new_figure
 from cnaps.experiments.scores import Estimate, ScoreBook, append_lines, measure, read_lines
 from cnaps.nn.model import CNAPs
 from cnaps.progress import track
 from cnaps.recogniser import Examples, Recogniser
 from cnaps.review import judge, leave_one_out
+from cnaps.runtime import read_ahead
 
 FLIPPED = 0.1  # of the labels
 _SCORES = ("novelty", "1 - highest probability")
@@ -37,7 +38,7 @@ def trust_runs(model: CNAPs, task_set: TaskSet, out: Path, *, split: str | None,
     done = {(run["data set"], run["task"]) for run in read_lines(path, dict)}
     for name, tasks in task_set.tasks.items():
         collection, due = task_set.collections[name], [each for each in tasks if (name, each.index) not in done]
-        read = ahead(partial(_read, collection, split, size), due)
+        read = read_ahead(partial(_read, collection, split, size), due, threads=1, depth=2)
         for parts, described in zip(track(read, name, total=len(due)), due, strict=True):
             found = measure_trust(model, *parts, seed=described.index)
             append_lines(path, [{"data set": name, "task": described.index, "ways": described.ways, **found}])
