@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-slow torture package-test oldest lint format bench docs collections default-model evaluate results clean
+.PHONY: setup demo test test-slow torture package-test oldest lint format bench docs collections default-model evaluate comparison results clean
 
 setup: $(READY)
 
@@ -89,6 +89,26 @@ evaluate: collections
 	$(BIN)/cnaps evaluate $(addprefix collections/,$(TESTED)) --model cnaps-lite0 \
 	  --learners cnaps,logreg,protonet,matchingnet \
 	  --against logreg --max-ways 20 --max-context 200 --unseen $(UNSEEN) --processes 2 --out out/evaluation
+
+# Every method of the paper's comparisons under one training budget, then on the same tasks. Rates are lower where all of
+# theta is trained; Mahalanobis distances of raw features need a temperature in the loss.
+TRAINED := cnaps cnaps-no-ar cnaps-no-film simple-cnaps versa tadam fomaml proto-maml
+SET_simple-cnaps := --set model.features=last --set loss.temperature=50
+SET_fomaml := --set optimiser.learning_rate=1e-4
+SET_proto-maml := $(SET_fomaml)
+RUNS := runs/comparison
+empty :=
+comma := ,
+listed = $(subst $(empty) $(empty),$(comma),$(strip $(1)))
+COMPARE = $(BIN)/cnaps evaluate $(addprefix collections/,$(TESTED)) --model $(RUNS)/cnaps/last --unseen $(UNSEEN) \
+  --against cnaps --max-ways 10 --max-context 50 --processes 2 --out out/comparison
+
+$(RUNS)/%/last: | collections
+	$(BIN)/cnaps train configs/comparison.toml --learner $* --run $(RUNS)/$* $(SET_$*)
+
+comparison: $(addprefix $(RUNS)/,$(addsuffix /last,$(TRAINED)))
+	$(COMPARE) --tasks 100 --learners logreg,protonet,matchingnet,$(call listed,$(foreach n,$(filter-out %maml,$(TRAINED)),$n=$(RUNS)/$n/last))
+	$(COMPARE) --tasks 25 --learners finetune,film-gradient,film-gradient-tuned,residual-adapters,$(call listed,$(foreach n,$(filter %maml,$(TRAINED)),$n=$(RUNS)/$n/last))
 
 # docs/results.md and its pictures, from the stored numbers in results/
 results: $(READY)

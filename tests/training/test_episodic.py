@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,14 @@ def test_the_step_is_the_mean_of_the_tasks_and_the_penalty(settings: dict[str, A
     )
     expected = base + torch.cat([g.flatten() for g in penalty])
     assert torch.allclose(gradients(punished), expected, rtol=1e-3, atol=1e-6)
+
+
+def test_the_temperature_divides_the_logits_of_the_loss(settings: dict[str, Any]) -> None:
+    job = make_job(settings, "loss.temperature=1e6")
+    metrics = job.step(0, never)
+    job.close()
+    assert metrics is not None
+    assert metrics["loss"] == pytest.approx(math.log(3), rel=1e-4)  # 3 ways: nothing is left of the logits
 
 
 def test_lite_is_right_on_average(settings: dict[str, Any]) -> None:

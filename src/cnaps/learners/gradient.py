@@ -31,7 +31,7 @@ class Descent:
     steps: int
     rate: float  # of Adam
     head: Literal["zeros", "prototypes"] = "zeros"
-    batch: int = 32  # context images a step
+    batch: int = 16  # context images a step
 
 
 class GradientLearner:

@@ -169,6 +169,10 @@ class Adapted:
             film=self.film.detach(), statistics=statistics, task_embedding=self.task_embedding.detach()
         )
 
+    def keep(self, modules: list[nn.Module]) -> None:
+        """Predict with the folded stem and stages that read the context, instead of folding them again."""
+        self.__dict__["_folded_network"] = self._network_of(modules)
+
     @cached_property
     def _folded_network(self) -> AdaptedNetwork:
         with torch.no_grad():
@@ -184,8 +188,10 @@ class Adapted:
             self.model._stage(i, self.film.stages[i] if self.film.stages else None, fuse=fuse)
             for i in range(len(self.model.backbone.stages))
         ]
-        every = self.model.config.features == "all"
-        return AdaptedNetwork(self.model._stem(fuse=fuse), stages, self.model.head, every)
+        return self._network_of([self.model._stem(fuse=fuse), *stages])
+
+    def _network_of(self, modules: list[nn.Module]) -> AdaptedNetwork:
+        return AdaptedNetwork(modules[0], modules[1:], self.model.head, self.model.config.features == "all")
 
 
 class AdaptedNetwork(nn.Module):

@@ -195,19 +195,24 @@ class CNAPs(nn.Module):
             generator=generator,
             recompute=checkpoint,
         )
-        context.run(self._stem())
+        modules = [self._stem()]
+        context.run(modules[0])
         film: list[tuple[SiteFilm, ...]] = []
         features = []
         for stage in range(stages):
             if self.adaptation is not None:
                 pooled = context.readout(stage) if self.adaptation.autoregressive else None
                 film.append(self.adaptation.stage_film(stage, embedding.to(images.dtype), pooled, index))
-            context.run(self._stage(stage, film[stage] if film else None))
+            modules.append(self._stage(stage, film[stage] if film else None))
+            context.run(modules[-1])
             if self.config.features == "all" or stage == stages - 1:
                 features.append(context.readout(stages))
         embedded = self.head.embed(torch.cat(features, 1))
         statistics = ClassStatistics.of(embedded, index, len(classes), scatter=self.head.needs_scatter)
-        return Adapted(self, Film(tuple(film)), classes, statistics, embedding, len(images) + earlier_images)
+        adapted = Adapted(self, Film(tuple(film)), classes, statistics, embedding, len(images) + earlier_images)
+        if not torch.is_grad_enabled():
+            adapted.keep(modules)
+        return adapted
 
     def _task_embedding(self, images: Tensor, chunk_size: int | None, recompute: bool = False) -> Tensor:
         if self.set_encoder is None:

@@ -104,6 +104,10 @@ class Loss:
 
     reduction: Literal["mean", "sum"] = "mean"  # mean over targets (paper); sum over targets (reference)
     penalty: float = 0.001  # times the sum of R^2
+    temperature: float = 1.0  # divides the logits, for a head without a scale of its own
+
+    def __post_init__(self) -> None:
+        check(self.temperature > 0, "loss.temperature must be above 0")
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ class EpisodicJob(Job):
                 logits = torch.cat([checkpoint(adapted.logits, part, use_reentrant=False) for part in parts])
             else:
                 logits = adapted.logits(inputs)
-            loss = F.cross_entropy(logits.float(), labels, reduction=options.reduction)
+            loss = F.cross_entropy(logits.float() / options.temperature, labels, reduction=options.reduction)
             if isinstance(self.model, Tadam):
                 names = [f"{task.collection}/{name}" for name in task.class_names]
                 loss = loss + self.model.auxiliary_loss(adapted, names)
