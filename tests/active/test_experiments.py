@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from cnaps import CNAPs, ModelConfig
 from cnaps.active import STRATEGIES
@@ -18,28 +17,17 @@ from cnaps.errors import InputError
 from cnaps.experiments.active import Deal, Plan, acquire, active_report, adaptive, panels
 from cnaps.experiments.trust import calibration_error, flip_labels, trust_report
 from cnaps.learners import create_learner
-from cnaps.nn.backbones import Backbone, register_backbone
 
+from ..conftest import SMALL_BACKBONE
 from .conftest import Digits
 
 PLAN = Plan(("entropy", "diverse"), iterations=3, images=2, start=2, pool=60, targets=8)
 
 
-def small_backbone() -> Backbone:
-    def stage(inputs: int, outputs: int) -> nn.Module:
-        conv = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False)
-        return nn.Sequential(conv, nn.BatchNorm2d(outputs), nn.ReLU())
-
-    return Backbone(stage(3, 16), [stage(16, 32), stage(32, 48)], image_size=32)
-
-
-register_backbone("small-for-active", small_backbone)
-
-
 @pytest.fixture(scope="module")
 def model() -> CNAPs:
     torch.manual_seed(0)
-    return CNAPs(ModelConfig(backbone="small-for-active", head="ridge", set_encoder_norm="none", image_size=32))
+    return CNAPs(ModelConfig(backbone=SMALL_BACKBONE, head="ridge", set_encoder_norm="none", image_size=32))
 
 
 @pytest.fixture(scope="module")

@@ -15,21 +15,11 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from cnaps import CNAPs, FewShotClassifier, ModelConfig
-from cnaps.nn.backbones import Backbone, register_backbone
+
+from ..conftest import SMALL_BACKBONE
 
 Digits = tuple[np.ndarray, np.ndarray]
-SMALL = ModelConfig(backbone="small-for-tests", head="cosine", set_encoder_norm="none", image_size=32)
-
-
-def small_backbone() -> Backbone:
-    def stage(inputs: int, outputs: int) -> nn.Module:
-        conv = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False)
-        return nn.Sequential(conv, nn.BatchNorm2d(outputs), nn.ReLU())
-
-    return Backbone(stage(3, 8), [stage(8, 16), stage(16, 32)], image_size=32)
-
-
-register_backbone("small-for-tests", small_backbone)
+SMALL = ModelConfig(backbone=SMALL_BACKBONE, head="cosine", set_encoder_norm="none", image_size=32)
 
 
 @pytest.fixture(scope="session")

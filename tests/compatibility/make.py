@@ -19,19 +19,18 @@ from torch import nn
 
 from cnaps import CNAPs, ModelConfig, load_model
 from cnaps.episodes.task import TaskDescription
-from cnaps.nn.backbones import Backbone, register_backbone
+from cnaps.nn.backbones import register_backbone
 from cnaps.recogniser import Examples, Recogniser
 from cnaps.taskfile import VERSION
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from conftest import small_backbone
 
 BACKBONE = "compatibility"
 STORED = Path(__file__).resolve().parent / "stored"
 
 
-def _stage(inputs: int, outputs: int) -> nn.Module:
-    return nn.Sequential(nn.Conv2d(inputs, outputs, 3, 2, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU())
-
-
-register_backbone(BACKBONE, lambda: Backbone(_stage(3, 4), [_stage(4, 4), _stage(4, 6)], image_size=32))
+register_backbone(BACKBONE, lambda: small_backbone(4, 4, 6))
 
 
 def digits() -> tuple[np.ndarray, np.ndarray]:

@@ -13,18 +13,11 @@ from torch import Tensor, nn
 
 from cnaps import CNAPs, ModelConfig
 from cnaps.data.collection import Collection, write_collection
-from cnaps.nn.backbones import Backbone, register_backbone
+from cnaps.nn.backbones import register_backbone
 
+from ..conftest import small_backbone
 
-def _backbone() -> Backbone:
-    def stage(inputs: int, outputs: int) -> nn.Module:
-        conv = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False)
-        return nn.Sequential(conv, nn.BatchNorm2d(outputs), nn.ReLU())
-
-    return Backbone(stage(3, 8), [stage(8, 16), stage(16, 160)], image_size=32)
-
-
-register_backbone("small-for-streams", _backbone)
+register_backbone("small-for-streams", lambda: small_backbone(8, 16, 160))
 
 
 @pytest.fixture(scope="session")

@@ -12,22 +12,12 @@ from torch import nn
 
 from cnaps.data.collection import Collection, write_collection
 from cnaps.episodes import Sampler, Task, load_task
-from cnaps.nn.backbones import Backbone, create_backbone, register_backbone
+from cnaps.nn.backbones import Backbone, create_backbone
 from cnaps.nn.model import CNAPs, ModelConfig
 
+from ..conftest import SMALL_BACKBONE
+
 os.environ.setdefault("CNAPS_THREADS", "1")
-SMALL = "small-for-learners"
-
-
-def small_backbone() -> Backbone:
-    def stage(inputs: int, outputs: int) -> nn.Module:
-        conv = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False)
-        return nn.Sequential(conv, nn.BatchNorm2d(outputs), nn.ReLU())
-
-    return Backbone(stage(3, 16), [stage(16, 32), stage(32, 48)], image_size=32)
-
-
-register_backbone(SMALL, small_backbone)
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +48,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Collection:
 def backbone(digits: Collection) -> Backbone:
     """A network that has learned to tell the training digits apart, in 60 steps."""
     torch.manual_seed(3)
-    made = create_backbone(SMALL).train()
+    made = create_backbone(SMALL_BACKBONE).train()
     last = nn.Linear(made.feature_size, 5)
     rows = torch.tensor([row for index in digits.splits["train"] for row in digits.rows(index)])
     images, labels = digits.read(rows.tolist()), torch.tensor(digits.class_of(rows.tolist()) // 2)
@@ -76,7 +66,7 @@ def backbone(digits: Collection) -> Backbone:
 @pytest.fixture
 def model(backbone: Backbone) -> CNAPs:
     torch.manual_seed(0)
-    return CNAPs(ModelConfig(backbone=SMALL, head="cosine"), backbone)
+    return CNAPs(ModelConfig(backbone=SMALL_BACKBONE, head="cosine"), backbone)
 
 
 @pytest.fixture(scope="session")
@@ -88,5 +78,5 @@ def tasks(digits: Collection) -> list[Task]:
 @pytest.fixture(scope="session")
 def saved_model(backbone: Backbone, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "small"
-    CNAPs(ModelConfig(backbone=SMALL, head="cosine"), backbone).save(folder)
+    CNAPs(ModelConfig(backbone=SMALL_BACKBONE, head="cosine"), backbone).save(folder)
     return folder

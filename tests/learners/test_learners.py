@@ -26,6 +26,8 @@ from cnaps.nn.backbones import Backbone
 from cnaps.nn.heads import LinearHead
 from cnaps.nn.model import CNAPs, ModelConfig
 
+from ..conftest import SMALL_BACKBONE
+
 UNTRAINED = [entry.name for entry in list_learners() if not entry.trained]
 TRAINED = [entry.name for entry in list_learners() if entry.trained]
 
@@ -59,7 +61,7 @@ def test_a_trained_method_beats_chance_clearly_after_a_few_tasks(
     save_file(weights, tmp_path / "theta.safetensors")
     table = {
         "data": {"train": [str(digits.path)]},
-        "model": {"backbone": "small-for-learners", "head": "cosine"},
+        "model": {"backbone": SMALL_BACKBONE, "head": "cosine"},
         "init": {"backbone": str(tmp_path / "theta.safetensors")},
         "tasks": {"total": 80 if name == "fomaml" else 24, "per_step": 4, "ways": 4, "shots": 5, "targets": 5},
         "optimiser": {"learning_rate": 0.002},
@@ -77,7 +79,7 @@ def test_a_trained_method_beats_chance_clearly_after_a_few_tasks(
 @pytest.mark.parametrize("name", [entry.name for entry in list_learners()])
 def test_no_method_leaves_the_backbone_changed(name: str, backbone: Backbone, tasks: list[Task]) -> None:
     entry = find_learner(name)
-    config = ModelConfig(backbone="small-for-learners", **entry.config)
+    config = ModelConfig(backbone=SMALL_BACKBONE, **entry.config)
     model = entry.model(config, backbone)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     task = tasks[0]
@@ -186,7 +188,7 @@ def test_maml_takes_more_steps_when_it_is_tested() -> None:
 
 
 def test_proto_maml_without_steps_is_a_protonet(backbone: Backbone, tasks: list[Task]) -> None:
-    model = ProtoMaml(ModelConfig(backbone="small-for-learners"), backbone)
+    model = ProtoMaml(ModelConfig(backbone=SMALL_BACKBONE), backbone)
     model.steps = model.more_steps = 0  # type: ignore[misc]
     task = tasks[0]
     ours = create_learner("proto-maml", model).adapt(task.context_images, task.context_labels)
@@ -195,7 +197,7 @@ def test_proto_maml_without_steps_is_a_protonet(backbone: Backbone, tasks: list[
 
 
 def test_versa_without_variance_is_the_deterministic_head(backbone: Backbone, tasks: list[Task]) -> None:
-    model = Versa(ModelConfig(backbone="small-for-learners"), backbone)
+    model = Versa(ModelConfig(backbone=SMALL_BACKBONE), backbone)
     task = tasks[0]
     images = model.preprocess(task.context_images)
     with torch.no_grad():
@@ -210,7 +212,7 @@ def test_versa_without_variance_is_the_deterministic_head(backbone: Backbone, ta
 
 
 def test_tadam_reads_the_mean_class_prototype(backbone: Backbone, tasks: list[Task]) -> None:
-    model = Tadam(ModelConfig(backbone="small-for-learners"), backbone)
+    model = Tadam(ModelConfig(backbone=SMALL_BACKBONE), backbone)
     task = tasks[0]
     some = torch.cat([torch.nonzero(task.context_labels == k)[: k + 1, 0] for k in range(5)])  # 1 to 5 shots
     images, labels = task.context_images[some], task.context_labels[some]

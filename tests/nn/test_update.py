@@ -8,19 +8,15 @@ from torch import nn
 
 from cnaps import CNAPs, ModelConfig
 from cnaps.errors import InputError
-from cnaps.nn.backbones import Backbone
+
+from ..conftest import small_backbone
 
 HEADS = ["linear", "cosine", "mahalanobis", "ridge"]
 
 
 def make_model(head: str) -> CNAPs:
     torch.manual_seed(0)
-
-    def stage(inputs: int, outputs: int) -> nn.Module:
-        conv = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1)
-        return nn.Sequential(conv, nn.BatchNorm2d(outputs), nn.ReLU())
-
-    backbone = Backbone(stage(3, 8), [stage(8, 12), stage(12, 16)], image_size=32)
+    backbone = small_backbone(8, 12, 16)
     model = CNAPs(ModelConfig(backbone="own", head=head, set_encoder_norm="none", spread=True), backbone)
     for generator in model.adaptation.generators:
         nn.init.normal_(generator.regulariser, 0, 0.3)

@@ -21,8 +21,10 @@ from torch import Tensor, nn
 
 import cnaps
 from cnaps import Adapted, CNAPs, ModelConfig
-from cnaps.nn.backbones import Backbone, register_backbone
+from cnaps.nn.backbones import register_backbone
 from cnaps.recogniser import Recogniser
+
+from ..conftest import small_backbone
 
 HEADS = ("linear", "cosine", "ridge", "mahalanobis")
 law = settings(max_examples=6, derandomize=True, deadline=None, database=None, phases=[Phase.generate])
@@ -35,11 +37,7 @@ def _double() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
-def _stage(inputs: int, outputs: int) -> nn.Module:
-    return nn.Sequential(nn.Conv2d(inputs, outputs, 3, 2, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU())
-
-
-register_backbone("laws", lambda: Backbone(_stage(3, 6), [_stage(6, 8), _stage(8, 10)], image_size=32))
+register_backbone("laws", lambda: small_backbone(6, 8, 10))
 
 
 @cache

@@ -21,11 +21,13 @@ import httpx
 import numpy as np
 import torch
 from PIL import Image
-from torch import nn
 
 from cnaps import CNAPs, ModelConfig, load_model
-from cnaps.nn.backbones import Backbone, register_backbone
+from cnaps.nn.backbones import register_backbone
 from cnaps.recogniser import Examples, Recogniser
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from conftest import small_backbone
 
 os.environ["CNAPS_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
 # the server that forks processes finds modules to load ahead by this alone
@@ -58,12 +60,8 @@ class Row:
     ok: bool
 
 
-def _stage(inputs: int, outputs: int) -> nn.Module:
-    return nn.Sequential(nn.Conv2d(inputs, outputs, 3, 2, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU())
-
-
 BACKBONE = "torture"
-register_backbone(BACKBONE, lambda: Backbone(_stage(3, 8), [_stage(8, 12), _stage(12, 16)], image_size=32))
+register_backbone(BACKBONE, lambda: small_backbone(8, 12, 16))
 
 
 def small_model(seed: int = 0) -> CNAPs:

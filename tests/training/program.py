@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
-from torch import nn
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from conftest import SMALL_BACKBONE as SMALL_BACKBONE
+from conftest import small_backbone
 
-from cnaps.nn.backbones import Backbone, register_backbone
+from cnaps.nn.backbones import register_backbone
 
 BACKBONE = "tiny-for-tests"
-SMALL_BACKBONE = "small-for-tests"
-
-
-def _stage(inputs: int, outputs: int) -> nn.Sequential:
-    convolution = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False)
-    return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU())
-
-
-def _tiny_backbone() -> Backbone:
-    return Backbone(_stage(3, 8), [_stage(8, 16), _stage(16, 24)], image_size=32)
-
-
-def _small_backbone() -> Backbone:
-    return Backbone(_stage(3, 16), [_stage(16, 32), _stage(32, 64)], image_size=32)
-
-
-register_backbone(BACKBONE, _tiny_backbone)
-register_backbone(SMALL_BACKBONE, _small_backbone)
+register_backbone(BACKBONE, lambda: small_backbone(8, 16, 24))
 
 
 def train(settings: dict[str, Any], folder: str, resume: bool) -> None:
