@@ -65,7 +65,6 @@ def test_every_method_forgets_less_than_finetuning(mnist):
     found = {name: follow(mnist, name, 100) for name in NETWORKS}
     for name in set(NETWORKS) - {"finetune"}:
         assert found[name][1] < found["finetune"][1], found
-    for name in ("si", "ewc", "rwalk", "joint"):  # Gaussian weights take longer to learn the later steps
         assert found[name][0] > found["finetune"][0], found
 
 
@@ -142,22 +141,43 @@ def test_riemannian_walk_divides_the_gain_by_the_distance_in_the_metric():
     assert learner.memory.labels.tolist() == [0, 1]
 
 
-def test_the_divergence_is_that_of_the_two_gaussians():
+def test_the_pull_of_gaussian_weights_is_the_gradient_of_the_divergence_from_their_prior():
     torch.manual_seed(0)
-    layer = Gaussian(nn.Linear(3, 2))
+    learner = tiny(Vcl)
+    learner.examples = 7
+    layer = learner.layers[0]
     with torch.no_grad():
-        layer.remember()
         for mean, log in layer.posterior():
             mean += torch.randn_like(mean) / 50
             log += torch.randn_like(log)
-    expected = sum(
+    divergence = sum(
         torch.distributions.kl_divergence(
             torch.distributions.Normal(mean, (log / 2).exp()),
             torch.distributions.Normal(old, (old_log / 2).exp()),
         ).sum()
         for (mean, log), (old, old_log) in zip(layer.posterior(), layer.prior, strict=True)
     )
-    torch.testing.assert_close(layer.divergence(), expected)
+    expected = torch.autograd.grad(divergence / 7, learner.parameters)
+    for found, gradient in zip(learner.pull(), expected, strict=True):
+        torch.testing.assert_close(found, gradient)
+
+
+def test_a_head_waits_at_its_start_until_its_classes_come_and_has_a_wide_prior_then(digits):
+    learner = tiny(Vcl)
+    layer = learner.layers[0]
+    start = [(mean.clone(), log.clone()) for mean, log in layer.prior]
+    learner.learn(*step(digits, [0, 1]))
+    for (mean, log), old in zip(layer.posterior(), start, strict=True):
+        assert torch.equal(mean[2:], old[0][2:])
+        assert torch.equal(log[2:], old[1][2:])
+        assert not torch.equal(mean[:2], old[0][:2])
+    learned = [(mean.detach().clone(), log.detach().clone()) for mean, log in layer.posterior()]
+    learner.meet(torch.tensor([2, 3]))
+    for (mean, log), posterior in zip(layer.prior, learned, strict=True):
+        assert not mean[2:].any()
+        assert not log[2:].any()
+        assert torch.equal(mean[:2], posterior[0][:2])
+        assert torch.equal(log[:2], posterior[1][:2])
 
 
 def test_outputs_of_a_gaussian_layer_vary_as_its_weights_do():

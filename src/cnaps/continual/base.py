@@ -29,17 +29,25 @@ def small_network(classes: int, size: int, grey: bool) -> nn.Module:
     torch.Size([2, 10])
     """
     if grey:
-        return nn.Sequential(
-            *[nn.Flatten(), nn.Linear(size**2, 256), nn.ReLU()],
-            *[nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, classes)],
-        )
-    convolutions = [
-        layer
-        for inputs, outputs in ((3, 32), (32, 64), (64, 64))
-        for layer in (nn.Conv2d(inputs, outputs, 3, stride=2, padding=1), nn.ReLU())
-    ]
-    wide = 64 * (-(-size // 8)) ** 2
-    return nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(wide, 256), nn.ReLU(), nn.Linear(256, classes))
+        layers: list[nn.Module] = [
+            nn.Flatten(),
+            nn.Linear(size**2, 256),
+            nn.ReLU(),
+            nn.Linear(256, 256),
+            nn.ReLU(),
+        ]
+    else:
+        layers = [
+            layer
+            for inputs, outputs in ((3, 32), (32, 64), (64, 64))
+            for layer in (nn.Conv2d(inputs, outputs, 3, stride=2, padding=1), nn.ReLU())
+        ]
+        layers += [nn.Flatten(), nn.Linear(64 * (-(-size // 8)) ** 2, 256), nn.ReLU()]
+    network = nn.Sequential(*layers, nn.Linear(256, classes))
+    for name, p in network.named_parameters():
+        # torch starts smaller: then later steps change more of what the first ones learned
+        nn.init.kaiming_normal_(p) if name.endswith("weight") else nn.init.zeros_(p)
+    return network
 
 
 class Finetune:
@@ -76,8 +84,8 @@ class Finetune:
             return torch.cat([self.network(part) for part in self.prepare(images).split(1000)])
 
     def prepare(self, images: Tensor) -> Tensor:
-        """Floats of -1..1, of one channel where the network is for grey images."""
-        return (images.float().mean(1, keepdim=True) if self.grey else images.float()) / 127.5 - 1
+        """Floats of 0..1, of one channel where the network is for grey images."""
+        return (images.float().mean(1, keepdim=True) if self.grey else images.float()) / 255
 
     def loss(self, x: Tensor, labels: Tensor) -> Tensor:
         """Cross entropy among the rivals of each label."""
@@ -86,7 +94,7 @@ class Finetune:
     def train(self, x: Tensor, labels: Tensor) -> None:
         """Adam on random batches."""
         parameters = self.parameters
-        optimiser = torch.optim.Adam(parameters, LEARNING_RATE)
+        optimiser = torch.optim.Adam(parameters, LEARNING_RATE, fused=True)
         for _ in range(self.iterations):
             batch = torch.randint(len(x), (min(BATCH, len(x)),), generator=self.generator)
             gradients = torch.autograd.grad(self.loss(x[batch], labels[batch]), parameters)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch.nn import functional as F
 from cnaps.continual.base import Finetune, Memory
 
 KEPT = 20  # examples of each class in the coreset
-START = -6.0  # log variance before any data
+START = -8.0  # log variance before any data
 DRAWS = 10  # networks that a prediction averages over
 
 
@@ -28,10 +29,7 @@ class Gaussian(nn.Module):
         self.mean, self.bias_mean = layer.weight, layer.bias
         self.log_variance = nn.Parameter(torch.full_like(layer.weight, START))
         self.bias_log_variance = nn.Parameter(torch.full_like(layer.bias, START))
-        # the prior of the first step is wide: nothing is known
-        self.prior = [
-            (torch.zeros_like(mean), torch.zeros_like(mean)) for mean in (layer.weight.data, layer.bias.data)
-        ]
+        self.remember()
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs are Gaussian with mean W x and variance V x^2: one draw for each (Kingma et al., 2015)."""
@@ -44,17 +42,21 @@ class Gaussian(nn.Module):
         """Means and log variances of weights and biases."""
         return [(self.mean, self.log_variance), (self.bias_mean, self.bias_log_variance)]
 
-    def divergence(self) -> Tensor:
-        """KL from prior to posterior."""
-        total = torch.zeros(())
-        for (mean, log), (old_mean, old_log) in zip(self.posterior(), self.prior, strict=True):
-            terms = (log - old_log).exp() + (mean - old_mean).square() / old_log.exp() - 1 - log + old_log
-            total = total + terms.sum() / 2
-        return total
+    def pull(self) -> list[Tensor]:
+        """The gradient of the divergence from prior to posterior, in the order of the parameters."""
+        with torch.no_grad():
+            pairs = list(zip(self.posterior(), self.prior, strict=True))
+            means = [(mean - old_mean) / old_log.exp() for (mean, _), (old_mean, old_log) in pairs]
+            return means + [((log - old_log).exp() - 1) / 2 for (_, log), (_, old_log) in pairs]
 
     def remember(self) -> None:
         """The posterior becomes the prior."""
         self.prior = [(mean.detach().clone(), log.detach().clone()) for mean, log in self.posterior()]
+
+    def widen(self, outputs: Tensor | slice = slice(None)) -> None:
+        """The prior of these outputs is that of weights of which nothing is known: N(0, 1)."""
+        for mean, log in self.prior:
+            mean[outputs], log[outputs] = 0.0, 0.0
 
 
 class Vcl(Finetune):
@@ -72,15 +74,20 @@ class Vcl(Finetune):
         layers = [Gaussian(e) if isinstance(e, nn.Linear | nn.Conv2d) else e for e in network]
         super().__init__(nn.Sequential(*layers), classes, iterations=iterations, seed=seed)
         self.layers = [layer for layer in layers if isinstance(layer, Gaussian)]
+        for layer in self.layers[:-1]:
+            layer.widen()  # a head waits until its classes come
         self.memory = Memory(KEPT, self.generator) if coreset else None
         self.examples = 1
         self._ready: Vcl | None = None  # what predicts: after the coreset
 
+    def meet(self, labels: Tensor) -> None:
+        """Of classes that are new nothing is known."""
+        known = self.rivals.any(1)
+        super().meet(labels)
+        self.layers[-1].widen(self.rivals.any(1) & ~known)
+
     def learn(self, images: Tensor, labels: Tensor) -> None:
-        """Train on one step from the last posterior; a head that is new starts certain, like the rest did."""
-        new = ~self.rivals.any(1)
-        for log in (self.layers[-1].log_variance, self.layers[-1].bias_log_variance):
-            log.data[new] = START
+        """Train on one step from the last posterior."""
         self.meet(labels)
         x = self.prepare(images)
         if self.memory is not None:
@@ -91,10 +98,9 @@ class Vcl(Finetune):
         self._fit(x, labels)
         self._ready = None
 
-    def loss(self, x: Tensor, labels: Tensor) -> Tensor:
-        """The negative evidence bound of an example."""
-        divergence = torch.stack([layer.divergence() for layer in self.layers]).sum()
-        return super().loss(x, labels) + divergence / self.examples
+    def pull(self) -> Sequence[Tensor | float]:
+        """The gradient of the divergence for one example: with the loss, that of the negative evidence bound."""
+        return [gradient / self.examples for layer in self.layers for gradient in layer.pull()]
 
     def logits(self, images: Tensor) -> Tensor:
         """The log of the mean probability over draws."""
