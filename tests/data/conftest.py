@@ -60,6 +60,26 @@ def colours(collection: Collection, class_index: int) -> np.ndarray:
     return collection.read(list(collection.rows(class_index))).float().mean(dim=(2, 3)).numpy()
 
 
+def shade(index: int) -> tuple[int, int, int]:
+    """A colour that tells classes apart, away from black and white."""
+    return 20 + index * 53 % 211, 20 + index * 97 % 211, 20 + index * 31 % 211
+
+
+def shaded(index: int, kind: str = "JPEG", size: tuple[int, int] = (16, 12)) -> bytes:
+    return encoded(picture(*shade(index), size=size), kind)
+
+
+def assert_shades(collection: Collection, expected: dict[str, int], tolerance: float = 12) -> None:
+    """The images of each class have the colour that the test gave it."""
+    for name, index in expected.items():
+        found = colours(collection, collection.classes.index(name))
+        assert np.abs(found - shade(index)).max() < tolerance, name
+
+
+def sizes(collection: Collection) -> dict[str, int]:
+    return {split: len(classes) for split, classes in collection.splits.items()}
+
+
 def three_classes(per_class: int = 3) -> dict[str, bytes]:
     """Class folders named by what is in them."""
     shades = {"red": (200, 20, 20), "green": (20, 200, 20), "blue": (20, 20, 200)}
