@@ -29,25 +29,17 @@ def small_network(classes: int, size: int, grey: bool) -> nn.Module:
     torch.Size([2, 10])
     """
     if grey:
-        layers: list[nn.Module] = [
-            nn.Flatten(),
-            nn.Linear(size**2, 256),
-            nn.ReLU(),
-            nn.Linear(256, 256),
-            nn.ReLU(),
-        ]
-    else:
-        layers = [
-            layer
-            for inputs, outputs in ((3, 32), (32, 64), (64, 64))
-            for layer in (nn.Conv2d(inputs, outputs, 3, stride=2, padding=1), nn.ReLU())
-        ]
-        layers += [nn.Flatten(), nn.Linear(64 * (-(-size // 8)) ** 2, 256), nn.ReLU()]
-    network = nn.Sequential(*layers, nn.Linear(256, classes))
-    for name, p in network.named_parameters():
-        # torch starts smaller: then later steps change more of what the first ones learned
-        nn.init.kaiming_normal_(p) if name.endswith("weight") else nn.init.zeros_(p)
-    return network
+        return nn.Sequential(
+            *[nn.Flatten(), nn.Linear(size**2, 256), nn.ReLU()],
+            *[nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, classes)],
+        )
+    convolutions = [
+        layer
+        for inputs, outputs in ((3, 32), (32, 64), (64, 64))
+        for layer in (nn.Conv2d(inputs, outputs, 3, stride=2, padding=1), nn.ReLU())
+    ]
+    wide = 64 * (-(-size // 8)) ** 2
+    return nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(wide, 256), nn.ReLU(), nn.Linear(256, classes))
 
 
 class Finetune:
