@@ -219,10 +219,10 @@ def test_what_waits_is_computed_together(task: Path, pictures: Pictures) -> None
     images = [read_pixels(path.read_bytes(), recogniser.image_size) for path in pictures["panda"][3:8]]
 
     async def ask() -> tuple[int, list[Any]]:
-        batcher = Batcher(lambda: recogniser)
-        answers = await asyncio.gather(*(batcher([image]) for image in images))
+        batcher = Batcher()
+        answers = await asyncio.gather(*(batcher(recogniser, [image]) for image in images))
         batcher.close()
-        return batcher.batches, [names[int(row.argmax())] for ((names, row),) in answers]
+        return batcher.batches, [recogniser.names[int(row.argmax())] for (row,) in answers]
 
     assert asyncio.run(ask()) == (1, ["panda"] * 5)
 

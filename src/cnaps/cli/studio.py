@@ -49,7 +49,9 @@ def studio(
 
 
 def serve(
-    task: Path = typer.Argument(..., help="A task file, as written by `cnaps fit` or the studio."),
+    task: Path = typer.Argument(
+        ..., help="A task file, as written by `cnaps fit` or the studio; or a folder of them."
+    ),
     host: str = _HOST,
     port: int = typer.Option(8766, "--port", help="0: any free one."),
     model: str | None = _MODEL,
@@ -58,9 +60,9 @@ def serve(
         1_024, "--max-waiting", min=1, help="Images that may wait in a process; beyond it, clients are sent away."
     ),
 ) -> None:
-    """Answer predictions of a task over HTTP: POST /predict, /health, /metrics, /docs."""
+    """Answer predictions over HTTP: POST /predict of a task, /tasks/NAME/predict of a folder; see /docs."""
     uvicorn = _uvicorn()
-    from cnaps.studio.serving import create_serving
+    from cnaps.studio.serving import create_serving, open_tasks
 
     token = _token(host)
     options: dict[str, Any] = {"task": str(task), "model": model, "token": token, "max_waiting": max_waiting}
@@ -72,9 +74,7 @@ def serve(
             config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=30)
             uvicorn.Server(config).run(sockets=[socket])
             return
-        from cnaps.recogniser import Recogniser
-
-        Recogniser.load(task, model)  # say what is wrong with it once, and here
+        open_tasks(task, model)  # say what is wrong with it once, and here
     import json
 
     os.environ["CNAPS_SERVING"] = json.dumps(options)

@@ -45,19 +45,19 @@ class Decoder:
         self.size, self._seconds = size, seconds
         self._idle: queue.Queue[_Worker] = queue.Queue()
         for _ in range(workers):
-            self._idle.put(_Worker(size))
+            self._idle.put(_Worker())
         self._workers = workers
 
-    def decode(self, data: bytes) -> Decoded:
-        """Decode the content of an image file, or raise DataError."""
+    def decode(self, data: bytes, size: int | None = None) -> Decoded:
+        """Decode the content of an image file, at another size if one is given, or raise DataError."""
         if len(data) > MAX_BYTES:
             raise DataError(f"the file has {len(data) / 1e6:.0f} MB; the limit is {MAX_BYTES // 1_000_000} MB")
         worker = self._idle.get()
         try:
-            answer = worker.ask(data, self._seconds)
+            answer = worker.ask(data, size or self.size, self._seconds)
         except (EOFError, OSError, TimeoutError) as error:
             worker.end()
-            worker = _Worker(self.size)
+            worker = _Worker()
             slow = f"decoding it took more than {self._seconds:g} seconds"
             broken = "its decoder broke down over it"
             raise DataError(slow if isinstance(error, TimeoutError) else broken) from error
@@ -74,18 +74,18 @@ class Decoder:
 
 
 class _Worker:
-    def __init__(self, size: int) -> None:
+    def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")  # nothing of the server is inherited
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, size), daemon=True)
+        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
         self._process.start()
         theirs.close()
         self._ready = False
 
-    def ask(self, data: bytes, seconds: float) -> Any:
+    def ask(self, data: bytes, size: int, seconds: float) -> Any:
         if not self._ready:  # the time that a process takes to start is not the file's fault
             self._ready = self._pipe.recv()
-        self._pipe.send_bytes(data)
+        self._pipe.send((data, size))
         if not self._pipe.poll(seconds):
             raise TimeoutError
         return self._pipe.recv()
@@ -96,7 +96,7 @@ class _Worker:
         self._pipe.close()
 
 
-def _serve(pipe: Connection, size: int) -> None:
+def _serve(pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(ImportError):  # there is no such module on Windows
         import resource
@@ -105,7 +105,7 @@ def _serve(pipe: Connection, size: int) -> None:
     with contextlib.suppress(EOFError, OSError):  # the server is gone
         pipe.send(True)
         while True:
-            data = pipe.recv_bytes()
+            data, size = pipe.recv()
             try:
                 pipe.send(_decode(data, size))
             except DataError as error:

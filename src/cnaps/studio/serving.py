@@ -1,4 +1,4 @@
-"""Predictions over HTTP: `POST /predict`, health and metrics, with concurrent requests answered in batches."""
+"""Predictions over HTTP, of one task or of a folder of them, with concurrent requests answered in batches."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from cnaps.errors import CnapsError
 from cnaps.recogniser import Recogniser
 from cnaps.studio.decoding import Decoder
 from cnaps.studio.safety import Guard
+from cnaps.studio.tasks import TaskFolder
 
 MAX_IMAGES = 32  # a request
 MAX_WAITING = 1_024  # images, from their arrival to their answer; beyond it the server says that it is busy
@@ -49,20 +50,19 @@ class Answer(BaseModel):
 class Batcher:
     """Runs what waits together: while one batch is computed, the next one gathers."""
 
-    def __init__(self, recogniser: Callable[[], Recogniser | None]) -> None:
-        self._recogniser = recogniser
-        self._queue: asyncio.Queue[tuple[np.ndarray, asyncio.Future[Any]]] = asyncio.Queue()
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[tuple[Recogniser, np.ndarray, asyncio.Future[Any]]] = asyncio.Queue()
         self._thread = ThreadPoolExecutor(1, "predict")
         self._worker: asyncio.Task[None] | None = None
         self.batches = self.images = 0
 
-    async def __call__(self, images: Sequence[np.ndarray]) -> list[tuple[list[Any], np.ndarray]]:
-        """Class names and probabilities (C,) for each image, uint8 (S, S, 3)."""
+    async def __call__(self, recogniser: Recogniser, images: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Probabilities (C,) for each image, uint8 (S, S, 3)."""
         loop = asyncio.get_running_loop()
         self._worker = self._worker or loop.create_task(self._run())
         futures = [loop.create_future() for _ in images]
-        for item in zip(images, futures, strict=True):
-            self._queue.put_nowait(item)
+        for image, future in zip(images, futures, strict=True):
+            self._queue.put_nowait((recogniser, image, future))
         return list(await asyncio.gather(*futures))
 
     async def _run(self) -> None:
@@ -71,26 +71,26 @@ class Batcher:
             batch = [await self._queue.get()]
             while len(batch) < _BATCH and not self._queue.empty():
                 batch.append(self._queue.get_nowait())
-            try:
-                found = await loop.run_in_executor(self._thread, self._compute, [image for image, _ in batch])
-            except Exception as error:
-                for _, future in batch:
-                    if not future.done():
-                        future.set_exception(error)
-                continue
-            for (_, future), answer in zip(batch, found, strict=True):
-                if not future.done():  # the one who asked may have left
-                    future.set_result(answer)
+            for task in dict.fromkeys(recogniser for recogniser, _, _ in batch):
+                images = [image for recogniser, image, _ in batch if recogniser is task]
+                futures = [future for recogniser, _, future in batch if recogniser is task]
+                try:
+                    found = await loop.run_in_executor(self._thread, self._compute, task, images)
+                except Exception as error:
+                    for future in futures:
+                        if not future.done():
+                            future.set_exception(error)
+                    continue
+                for future, answer in zip(futures, found, strict=True):
+                    if not future.done():  # the one who asked may have left
+                        future.set_result(answer)
 
-    def _compute(self, images: list[np.ndarray]) -> list[tuple[list[Any], np.ndarray]]:
-        recogniser = self._recogniser()
-        if recogniser is None:
-            raise CnapsError("nothing has been learned yet: give examples of at least two classes")
+    def _compute(self, recogniser: Recogniser, images: list[np.ndarray]) -> list[np.ndarray]:
         pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
         probabilities = recogniser.probabilities(recogniser.features(pixels))
         self.batches += 1
         self.images += len(images)
-        return [(recogniser.names, row) for row in probabilities]
+        return list(probabilities)
 
     def close(self) -> None:
         """Stop."""
@@ -100,19 +100,22 @@ class Batcher:
 
 
 def add_prediction(
-    app: FastAPI, recogniser: Callable[[], Recogniser | None], decoder: Decoder, max_waiting: int = MAX_WAITING
+    app: FastAPI,
+    source: TaskFolder | Callable[[], Recogniser | None],
+    decoder: Decoder,
+    max_waiting: int = MAX_WAITING,
 ) -> Batcher:
-    """Add `/predict`, `/health`, `/metrics` and `/docs` to an application; close what it returns."""
-    batcher = Batcher(recogniser)
+    """Add predictions, `/health`, `/metrics` and `/docs` to an application; close what it returns."""
+    batcher = Batcher()
     started = time.time()
     counts = {"requests": 0, "refused_images": 0, "busy": 0, "waiting": 0, "seconds": 0.0}
     file = {"type": "string", "format": "binary"}
     form = {"type": "object", "properties": {"files": {"type": "array", "items": file}}}
     content = {"multipart/form-data": {"schema": form}, "image/*": {"schema": file}}
 
-    @app.post("/predict", openapi_extra={"requestBody": {"required": True, "content": content}})
-    async def predict(request: Request) -> Answer:
-        """Classify images: a form with one or more `files`, or one image as the body of the request."""
+    body = {"requestBody": {"required": True, "content": content}}
+
+    async def answer(request: Request, recogniser: Recogniser | None) -> Answer:
         begun = time.perf_counter()
         counts["requests"] += 1
         uploads = await _uploads(request)
@@ -120,13 +123,15 @@ def add_prediction(
             counts["busy"] += 1
             raise HTTPException(503, "too many images are waiting", {"Retry-After": "1"})
         counts["waiting"] += len(uploads)
+        size = recogniser.image_size if recogniser else None
         try:
             decoded = await asyncio.gather(
-                *(asyncio.to_thread(decoder.decode, data) for _, data in uploads), return_exceptions=True
+                *(asyncio.to_thread(decoder.decode, data, size) for _, data in uploads), return_exceptions=True
             )
-            answers = iter(await batcher([d.pixels for d in decoded if not isinstance(d, BaseException)]))
-        except CnapsError as error:
-            raise HTTPException(409, str(error)) from error
+            images = [d.pixels for d in decoded if not isinstance(d, BaseException)]
+            if images and recogniser is None:
+                raise HTTPException(409, "nothing has been learned yet: give examples of at least two classes")
+            answers = iter(await batcher(recogniser, images) if recogniser else [])
         finally:
             counts["waiting"] -= len(uploads)
         predictions = []
@@ -137,16 +142,44 @@ def add_prediction(
             elif isinstance(result, BaseException):
                 raise result
             else:
-                predictions.append(_prediction(name, *next(answers)))
+                assert recogniser is not None
+                predictions.append(_prediction(name, recogniser.names, next(answers)))
         counts["seconds"] += time.perf_counter() - begun
         if all(p.error for p in predictions):
             raise HTTPException(422, [p.model_dump(include={"name", "error"}) for p in predictions])
         return Answer(predictions=predictions)
 
+    if isinstance(source, TaskFolder):
+
+        @app.get("/tasks")
+        def tasks() -> dict[str, list[str]]:
+            """The names of the task files that are in the folder now."""
+            return {"tasks": list(source.files())}
+
+        @app.post("/tasks/{name}/predict", openapi_extra=body)
+        async def predict_by(name: str, request: Request) -> Answer:
+            """Classify images by the task of that name; otherwise as `/predict` of a single task."""
+            try:
+                recogniser = await asyncio.to_thread(source.find, name)
+            except KeyError:
+                raise HTTPException(404, f"there is no task {name!r}; GET /tasks lists them") from None
+            except CnapsError as error:
+                raise HTTPException(409, str(error)) from error
+            return await answer(request, recogniser)
+
+    else:
+
+        @app.post("/predict", openapi_extra=body)
+        async def predict(request: Request) -> Answer:
+            """Classify images: a form with one or more `files`, or one image as the body of the request."""
+            return await answer(request, source())
+
     @app.get("/health")
     async def health() -> dict[str, Any]:
         """Whether the server can answer, and what it knows."""
-        known = recogniser()
+        if isinstance(source, TaskFolder):
+            return {"status": "ok", "tasks": len(source.files())}
+        known = source()
         return {"status": "ok" if known else "nothing learned yet", "classes": known.names if known else []}
 
     @app.get("/metrics", response_class=PlainTextResponse)
@@ -174,11 +207,11 @@ def add_prediction(
 def create_serving(
     task: str, model: str | None = None, *, token: str | None = None, max_waiting: int = MAX_WAITING
 ) -> FastAPI:
-    """An application that answers predictions of one task file and nothing else."""
+    """An application that answers predictions of a task file, or of every one in a folder, and nothing else."""
     from fastapi.staticfiles import StaticFiles
 
-    recogniser = Recogniser.load(task, model)
-    decoder = Decoder(recogniser.image_size)
+    source = open_tasks(task, model)
+    decoder = Decoder(0)  # each image is decoded at the size of its task
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -188,9 +221,17 @@ def create_serving(
 
     app = FastAPI(title="cnaps", docs_url=None, redoc_url=None, lifespan=lifespan)
     app.add_middleware(Guard, token=token)
-    batcher = add_prediction(app, lambda: recogniser, decoder, max_waiting)
+    batcher = add_prediction(app, source, decoder, max_waiting)
     app.mount("/static", StaticFiles(directory=_STATIC))
     return app
+
+
+def open_tasks(task: str | Path, model: str | None) -> TaskFolder | Callable[[], Recogniser]:
+    """A folder of task files, or what gives the task of a single one."""
+    if Path(task).is_dir():
+        return TaskFolder(task, model)
+    recogniser = Recogniser.load(task, model)
+    return lambda: recogniser
 
 
 def serving_from_environment() -> FastAPI:
