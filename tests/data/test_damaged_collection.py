@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+import time
+
 import numpy as np
 import pytest
 
@@ -26,3 +30,24 @@ def test_offsets_that_point_out_of_the_file_are_refused(tmp_path):
         path.write_bytes(changed)
         with pytest.raises(DataError, match=r"images\.arrow is damaged"):
             Collection.open(tmp_path / "set").read(range(20))
+
+
+def test_nothing_reads_the_file_any_more_once_reading_has_failed(tmp_path, monkeypatch):
+    images = np.arange(40 * 64, dtype=np.uint8).reshape(40, 8, 8)
+    examples = [(0, str(i), image) for i, image in enumerate(images)]
+    made = write_collection(tmp_path / "set", name="set", classes=["a"], examples=examples, size=8)
+    begun, failed, ended = itertools.count(), threading.Event(), []
+
+    def slow_decode(data, side):
+        if next(begun) == 0:
+            failed.set()
+            raise ValueError("damaged")
+        failed.wait()
+        time.sleep(0.02)  # long enough to be at work when the failure is known
+        ended.append(None)
+        return np.zeros((side, side, 3), np.uint8)
+
+    monkeypatch.setattr("cnaps.data.collection.decode", slow_decode)
+    with pytest.raises(DataError, match="damaged"):
+        made.read(range(40), threads=2)
+    assert len(ended) == next(begun) - 1

@@ -13,7 +13,7 @@ import json
 import mmap
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -147,7 +147,10 @@ class Collection:
         else:
             step = max(4, -(-len(rows) // (4 * count)))
             chunks = [range(i, min(i + step, len(rows))) for i in range(0, len(rows), step)]
-            list(_pool(count, os.getpid()).map(fill, chunks))
+            filling = [_pool(count, os.getpid()).submit(fill, chunk) for chunk in chunks]
+            wait(filling)  # also where one fails: nobody reads the file any more once this has returned
+            for each in filling:
+                each.result()
         return torch.from_numpy(out).permute(0, 3, 1, 2)  # (N, 3, S, S)
 
     def _cells(self, rows: Sequence[int], column: str) -> Iterator[tuple[Any, int]]:
