@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from safetensors import SafetensorError
 
@@ -89,6 +89,25 @@ def write_text(target: str | os.PathLike[str], text: str) -> None:
 def write_json(target: str | os.PathLike[str], value: Any) -> None:
     """Write a whole JSON file or nothing."""
     write_text(target, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def lock_folder(folder: Path, busy: str) -> IO[bytes]:
+    """Hold a folder until the file is closed or the process ends, however; `busy` is what others are told."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / ".lock").open("ab")
+    except OSError as error:
+        raise CnapsError(f"cannot write to {folder}: {error.strerror or error}") from error
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:  # no such locks on Windows
+        pass
+    except OSError as error:
+        file.close()
+        raise CnapsError(busy) from error
+    return file
 
 
 def _flush(path: Path) -> None:

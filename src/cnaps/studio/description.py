@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import zipfile
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from cnaps.errors import CnapsError, DataError, InputError
@@ -76,22 +74,3 @@ def file_name(name: str) -> str:
     """For showing only."""
     last = re.split(r"[/\\]", str(name))[-1]
     return "".join(c for c in last if c.isprintable())[-120:] or "image"
-
-
-def lock_folder(folder: Path) -> Callable[[], None]:
-    """Keep a second studio out of the folder; the lock goes with the process, however it ends."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / ".lock").open("w")
-    except OSError as error:
-        raise CnapsError(f"cannot use {folder} as a project: {error.strerror or error}") from error
-    try:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:
-        pass
-    except OSError as error:
-        file.close()
-        raise CnapsError(f"{folder} is open in another studio: close that one first") from error
-    return file.close

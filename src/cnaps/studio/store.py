@@ -22,7 +22,7 @@ import numpy as np
 from PIL import Image
 
 from cnaps.errors import CnapsError, DataError, InputError
-from cnaps.files import atomic_path, write_json
+from cnaps.files import atomic_path, lock_folder, write_json
 from cnaps.studio.decoding import Decoder
 from cnaps.studio.description import (
     FOLDERS,
@@ -35,7 +35,6 @@ from cnaps.studio.description import (
     VERSION,
     class_name,
     file_name,
-    lock_folder,
     parse,
     read_entry,
 )
@@ -78,7 +77,7 @@ class Project:
         self.learned: dict[str, tuple[int, int]] = {}  # by class: its row in the task, its number of examples
         self._past: list[Any] = []
         self._group, self._depth = "", 0
-        self._unlock = lock_folder(self.folder)
+        self._held = lock_folder(self.folder, f"{self.folder} is open in another studio: close that one first")
         try:
             if (self.folder / "project.json").exists():
                 self._load()
@@ -89,7 +88,7 @@ class Project:
 
     def close(self) -> None:
         """Let others open the folder."""
-        self._unlock()
+        self._held.close()
 
     # changes
 

@@ -25,7 +25,7 @@ from typing import IO, Any
 import torch
 
 from cnaps.errors import CheckpointError, CnapsError, InputError
-from cnaps.files import write_json
+from cnaps.files import lock_folder, write_json
 from cnaps.training.checkpoint import load_checkpoint, save_checkpoint
 
 KEPT = 2  # checkpoints: the newest, and the one before it in case the newest is damaged
@@ -37,7 +37,8 @@ class RunFolder:
     def __init__(self, path: Path, *, tensorboard: bool = True) -> None:
         self.path = path
         self._tensorboard = tensorboard
-        self._lock = _lock(path)
+        busy = f"another process is training in {path}; wait for it or stop it first"
+        self._lock = lock_folder(path, busy)
         self._metrics = _open(path / "metrics.jsonl")
         self._writer: Any = None
         self._drawn = time.monotonic()
@@ -175,21 +176,6 @@ def git_revision() -> str | None:
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", str(here)) else "")
     return None
-
-
-def _lock(path: Path) -> IO[bytes]:
-    """Hold the folder for this process; the lock vanishes with the process, however that ends."""
-    file = _open(path / ".lock")
-    try:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:  # no such locks on Windows
-        pass
-    except OSError as error:
-        file.close()
-        raise CnapsError(f"another process is training in {path}; wait for it or stop it first") from error
-    return file
 
 
 def _open(path: Path) -> IO[bytes]:
