@@ -55,13 +55,13 @@ def theta(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = PretrainConfig(
         data=(str(digits),),
         backbone=program.BACKBONE,
-        epochs=4,
+        epochs=6,
         batch=64,
         learning_rate=0.05,
         flip=False,
         held_out=0.2,
-        drop_every=3,
-        validate_every=4,
+        drop_every=4,
+        validate_every=6,
         tensorboard=False,
     )
     pretrain(config, folder, device="cpu")
