@@ -58,6 +58,9 @@ def comparison_report(data: dict[str, Any]) -> Report:
     }
     if not others:
         del tables["differences"]
+    counts = {len(scores.column(who, name).index) for who in learners for name in scores.collections}
+    if len(counts) == 1:
+        del tables["tasks"]
     results = {
         who: {
             row: {
@@ -74,7 +77,8 @@ def comparison_report(data: dict[str, Any]) -> Report:
         tables["parameters"] = Table("Numbers that belong to a task", ADAPTER_COLUMNS, data["parameters"])
     if data.get("beside"):
         tables["published"] = published_table(scores.collections)
-    text = ["Every learner sees the same tasks, the same backbone and the same image size.", data.get("note", "")]
+    number = f"{counts.pop()} tasks of each data set. " if len(counts) == 1 else ""
+    text = [f"{number}Every learner sees the same tasks, backbone and image size.", data.get("note", "")]
     return Report(
         name, data["title"], [line for line in text if line], tables, pictures, {**data, "results": results}
     )
