@@ -46,14 +46,14 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Collection:
 
 @pytest.fixture(scope="session")
 def backbone(digits: Collection) -> Backbone:
-    """A network that has learned to tell the training digits apart, in 60 steps."""
+    """A network that has learned to tell the training digits apart, in 200 steps."""
     torch.manual_seed(3)
     made = create_backbone(SMALL_BACKBONE).train()
     last = nn.Linear(made.feature_size, 5)
     rows = torch.tensor([row for index in digits.splits["train"] for row in digits.rows(index)])
     images, labels = digits.read(rows.tolist()), torch.tensor(digits.class_of(rows.tolist()) // 2)
     optimiser = torch.optim.Adam([*made.parameters(), *last.parameters()], lr=0.01)
-    for _ in range(60):
+    for _ in range(200):
         some = torch.randint(len(rows), (48,))
         loss = nn.functional.cross_entropy(last(made(made.normalisation(images[some]))), labels[some])
         optimiser.zero_grad()

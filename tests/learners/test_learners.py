@@ -64,7 +64,7 @@ def test_a_trained_method_beats_chance_clearly_after_a_few_tasks(
         "model": {"backbone": SMALL_BACKBONE, "head": "cosine"},
         "init": {"backbone": str(tmp_path / "theta.safetensors")},
         "tasks": {"total": 80 if name == "fomaml" else 24, "per_step": 4, "ways": 4, "shots": 5, "targets": 5},
-        "optimiser": {"learning_rate": 0.002},
+        "optimiser": {"learning_rate": 0.0005 if name == "fomaml" else 0.002},
         "tensorboard": False,
     }
     train(build(TrainConfig, apply_changes(table, _learner_settings(name))), tmp_path / "run", device="cpu")

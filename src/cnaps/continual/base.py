@@ -76,8 +76,8 @@ class Finetune:
             return torch.cat([self.network(part) for part in self.prepare(images).split(1000)])
 
     def prepare(self, images: Tensor) -> Tensor:
-        """Floats of 0..1, of one channel where the network is for grey images."""
-        return (images.float().mean(1, keepdim=True) if self.grey else images.float()) / 255
+        """Floats of -1..1, of one channel where the network is for grey images."""
+        return (images.float().mean(1, keepdim=True) if self.grey else images.float()) / 127.5 - 1
 
     def loss(self, x: Tensor, labels: Tensor) -> Tensor:
         """Cross entropy among the rivals of each label."""

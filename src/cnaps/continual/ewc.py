@@ -15,7 +15,7 @@ SAMPLES = 500  # examples of a step that the Fisher information is estimated fro
 class Ewc(Quadratic):
     """Weights count by the diagonal of the Fisher information, summed over steps."""
 
-    strength = 10000.0
+    strength = 2000.0
 
     def consolidate(self, x: Tensor, labels: Tensor) -> None:
         """Add this step's Fisher information."""

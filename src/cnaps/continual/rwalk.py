@@ -20,7 +20,7 @@ class RiemannianWalk(Quadratic):
     A few examples of each class are kept, and all classes compete in the loss, as for its single-head figures.
     """
 
-    strength = 200.0
+    strength = 2.0
 
     def __init__(self, network: nn.Module, classes: int, *, iterations: int = 300, seed: int = 0) -> None:
         super().__init__(network, classes, iterations=iterations, seed=seed)

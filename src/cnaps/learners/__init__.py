@@ -81,7 +81,7 @@ _ENTRIES = (
     _gradient(
         "finetune-tuned", "all layers, 25 steps from prototypes", all_layers, Descent(25, 0.0001, "prototypes")
     ),
-    _gradient("film-gradient", "FiLM by 25 steps of Adam at 0.001", film_layers, Descent(25, 0.001)),
+    _gradient("film-gradient", "FiLM by 25 steps of Adam at 0.001", film_layers, Descent(25, 0.001, batch=64)),
     _gradient(
         "film-gradient-tuned", "FiLM by 25 steps from prototypes", film_layers, Descent(25, 0.01, "prototypes")
     ),
