@@ -108,7 +108,7 @@ $(RUNS)/%/last: | collections
 
 comparison: $(addprefix $(RUNS)/,$(addsuffix /last,$(TRAINED)))
 	$(COMPARE) --tasks 100 --learners logreg,protonet,matchingnet,$(call listed,$(foreach n,$(filter-out %maml,$(TRAINED)),$n=$(RUNS)/$n/last))
-	$(COMPARE) --tasks 25 --learners finetune,film-gradient,film-gradient-tuned,residual-adapters,$(call listed,$(foreach n,$(filter %maml,$(TRAINED)),$n=$(RUNS)/$n/last))
+	$(COMPARE) --tasks 25 --learners finetune,finetune-tuned,film-gradient,film-gradient-tuned,residual-adapters,$(call listed,$(foreach n,$(filter %maml,$(TRAINED)),$n=$(RUNS)/$n/last))
 
 # docs/results.md and its pictures, from the stored numbers in results/
 results: $(READY)

@@ -128,7 +128,7 @@ def _accuracies(scores: Scores, learners: Sequence[str]) -> Figure:
     axes.set_xticks(range(len(scores.collections)), scores.collections, rotation=30, ha="right")
     axes.set_ylabel("accuracy (%)")
     axes.grid(axis="y", alpha=0.3)
-    axes.legend(ncols=2, fontsize="small")
+    axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
     return figure
 
 
