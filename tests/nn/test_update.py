@@ -8,6 +8,7 @@ from torch import nn
 
 from cnaps import CNAPs, ModelConfig
 from cnaps.errors import InputError
+from cnaps.nn.film import fold
 
 from ..conftest import small_backbone
 
@@ -124,3 +125,18 @@ def test_forgetting_a_class_is_as_if_its_statistics_had_never_been(head):
         fewer.forget([20])
     with pytest.raises(InputError, match="every class"):
         fewer.forget(fewer.classes.tolist())
+
+
+@pytest.mark.parametrize("mode", ["fixed", "paper"])
+def test_what_read_the_examples_also_predicts_and_is_not_folded_again(mode, monkeypatch):
+    calls = []
+    monkeypatch.setattr("cnaps.nn.model.fold", lambda *a, **k: calls.append(None) or fold(*a, **k))
+    model = CNAPs(ModelConfig.preset("reference"))
+    images, labels = torch.rand(4, 3, 84, 84), torch.tensor([0, 0, 1, 1])
+    parts = 1 + len(model.backbone.stages)
+    with torch.no_grad():
+        adapted = model.adapt(images, labels)
+        adapted.logits(images)
+        assert len(calls) == parts
+        adapted.update(images, labels, mode=mode).logits(images)
+    assert len(calls) == parts * (2 if mode == "paper" else 1)

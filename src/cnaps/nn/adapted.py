@@ -72,10 +72,11 @@ class Adapted:
         if mode == "paper":
             latest = self.model._adapt(images, new, index, self.task_embedding, self.seen)
             film, added, embedding = latest.film, latest.statistics, latest.task_embedding
+            kept = {name: value for name, value in vars(latest).items() if name == "_folded_network"}
         else:
             features = self.features(images)
             scatter = self.model.head.needs_scatter
-            film = self.film
+            film, kept = self.film, {}
             added = ClassStatistics.of(features, index.to(features.device), len(new), scatter=scatter)
             chunk_size = None if torch.is_grad_enabled() else DEFAULT_CHUNK
             embedding = self.model._task_embedding(images.to(self.model.device), chunk_size)
@@ -90,6 +91,7 @@ class Adapted:
             statistics=merged.select(order),
             task_embedding=embedding,
             seen=self.seen + len(images),
+            **kept,
         )
 
     def forget(self, classes: Iterable[int]) -> Adapted:
@@ -111,10 +113,10 @@ class Adapted:
     def _with(self, **changes: Any) -> Adapted:
         """A copy with other parts. The folded network lives on with its FiLM, so that small updates are cheap."""
         changed = copy(self)
-        changed.__dict__.update(changes)
         changed.__dict__.pop("_fixed_classifier", None)
-        if changed.film is not self.film:
+        if changes.get("film", self.film) is not self.film:
             changed.__dict__.pop("_folded_network", None)
+        changed.__dict__.update(changes)
         return changed
 
     def features(self, images: Tensor, *, chunk_size: int | None = None) -> Tensor:
