@@ -11,11 +11,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from cnaps.continual import NETWORKS, create_continual
-from cnaps.continual.base import Quadratic
+from cnaps.continual.base import BATCH, Quadratic
 from cnaps.continual.ewc import Ewc
 from cnaps.continual.rwalk import DECAY, SMALL, RiemannianWalk
 from cnaps.continual.si import DAMPING, SynapticIntelligence
-from cnaps.continual.vcl import Gaussian, Vcl
+from cnaps.continual.vcl import START, Gaussian, Vcl
 from cnaps.errors import InputError
 
 
@@ -142,6 +142,21 @@ def test_riemannian_walk_divides_the_gain_by_the_distance_in_the_metric():
     assert learner.memory.labels.tolist() == [0, 1]
 
 
+def test_every_class_so_far_has_the_same_say_in_the_loss_of_riemannian_walk(digits):
+    learner = tiny(RiemannianWalk)
+    first, second = step(digits, [0, 1]), step(digits, [2])
+    learner.learn(*first)
+    learner.meet(second[1])
+    x, labels = learner.prepare(second[0]), second[1]
+    state = learner.generator.get_state()
+    found = learner.loss(x, labels)
+    learner.generator.set_state(state)
+    kept = torch.randint(len(learner.memory.labels), (BATCH,), generator=learner.generator)
+    logits = [learner.network(images)[:, :3] for images in (x, learner.memory.x[kept])]
+    now, before = F.cross_entropy(logits[0], labels), F.cross_entropy(logits[1], learner.memory.labels[kept])
+    torch.testing.assert_close(found, now / 3 + before * 2 / 3)
+
+
 def test_the_pull_of_gaussian_weights_is_the_gradient_of_the_divergence_from_their_prior():
     torch.manual_seed(0)
     learner = tiny(Vcl)
@@ -179,6 +194,24 @@ def test_a_head_waits_at_its_start_until_its_classes_come_and_has_a_wide_prior_t
         assert not log[2:].any()
         assert torch.equal(mean[:2], posterior[0][:2])
         assert torch.equal(log[:2], posterior[1][:2])
+
+
+def test_a_step_of_gaussian_weights_starts_anew_and_keeps_what_it_knows_as_the_prior(digits, monkeypatch):
+    learner = tiny(Vcl)
+    learner.learn(*step(digits, [0, 1]))
+    layer = learner.layers[0]
+    learned = [(mean.detach().clone(), log.detach().clone()) for mean, log in layer.posterior()]
+    monkeypatch.setattr(learner, "train", lambda x, labels: None)  # only the start
+    monkeypatch.setattr(layer, "remember", lambda: None)
+    learner.learn(*step(digits, [1, 2]))
+    for (mean, log), (old_mean, old_log), prior in zip(layer.posterior(), learned, layer.prior, strict=True):
+        assert torch.equal(log[1:3], torch.full_like(log[1:3], START))
+        assert not torch.equal(mean[1], old_mean[1])
+        assert torch.equal(mean[0], old_mean[0])
+        assert torch.equal(log[0], old_log[0])
+        assert torch.equal(prior[0][:2], old_mean[:2])
+        assert torch.equal(prior[1][:2], old_log[:2])
+    assert [learner.rate(done) for done in (0.0, 0.5)] == [0.005, 0.0025]
 
 
 def test_outputs_of_a_gaussian_layer_vary_as_its_weights_do():

@@ -18,6 +18,7 @@ from cnaps.continual.base import ContinualLearner, Finetune, Joint, small_networ
 from cnaps.continual.ewc import Ewc
 from cnaps.continual.rwalk import RiemannianWalk
 from cnaps.continual.si import SynapticIntelligence
+from cnaps.continual.vcl import HIDDEN as VCL_HIDDEN
 from cnaps.continual.vcl import Vcl
 from cnaps.errors import InputError
 from cnaps.nn.adapted import UPDATES
@@ -48,7 +49,8 @@ def create_continual(
         return AdaptingLearner(model, classes, name.removeprefix("cnaps-"))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network: Any = small_network(classes, size, grey)
+        hidden = VCL_HIDDEN if name.startswith("vcl") else (256, 256)
+        network: Any = small_network(classes, size, grey, hidden)
     return NETWORKS[name](network, classes, iterations=iterations, seed=seed)
 
 

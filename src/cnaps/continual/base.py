@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -22,17 +23,16 @@ class ContinualLearner(Protocol):
         """(M, K); columns of classes that have not been seen mean nothing."""
 
 
-def small_network(classes: int, size: int, grey: bool) -> nn.Module:
-    """Two hidden layers of 256 for grey images, as for Split MNIST; three convolutions for coloured ones.
+def small_network(classes: int, size: int, grey: bool, hidden: Sequence[int] = (256, 256)) -> nn.Module:
+    """Hidden layers of these sizes for grey images, as for Split MNIST; three convolutions for coloured ones.
 
     >>> small_network(10, 28, grey=True)(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 10])
     """
     if grey:
-        return nn.Sequential(
-            *[nn.Flatten(), nn.Linear(size**2, 256), nn.ReLU()],
-            *[nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, classes)],
-        )
+        sizes = [size**2, *hidden]
+        layers = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.ReLU())]
+        return nn.Sequential(nn.Flatten(), *layers, nn.Linear(sizes[-1], classes))
     convolutions = [
         layer
         for inputs, outputs in ((3, 32), (32, 64), (64, 64))
@@ -87,7 +87,8 @@ class Finetune:
         """Adam on random batches."""
         parameters = self.parameters
         optimiser = torch.optim.Adam(parameters, LEARNING_RATE, fused=True)
-        for _ in range(self.iterations):
+        for i in range(self.iterations):
+            optimiser.param_groups[0]["lr"] = self.rate(i / self.iterations)
             batch = torch.randint(len(x), (min(BATCH, len(x)),), generator=self.generator)
             gradients = torch.autograd.grad(self.loss(x[batch], labels[batch]), parameters)
             before = [p.detach().clone() for p in parameters]
@@ -95,6 +96,10 @@ class Finetune:
                 p.grad = gradient + pull
             optimiser.step()
             self.follow(gradients, before)
+
+    def rate(self, done: float) -> float:
+        """The learning rate when this share of the training is done."""
+        return LEARNING_RATE
 
     def pull(self) -> Sequence[Tensor | float]:
         """The gradient of a penalty."""

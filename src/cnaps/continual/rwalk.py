@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from cnaps.continual.base import BATCH, Memory, Quadratic
 
 DECAY = 0.9  # of the running Fisher information
-KEPT = 10  # examples of each class that are kept
+KEPT = 20  # examples of each class that are kept, as many as VCL's coreset
 SMALL = 1e-8
 
 
@@ -28,17 +28,22 @@ class RiemannianWalk(Quadratic):
         self.gains = [torch.zeros_like(p) for p in self.parameters]
         self.scores = [torch.zeros_like(p) for p in self.parameters]
         self.memory = Memory(KEPT, self.generator)
+        self.earlier = 0.0  # the share of earlier steps among the classes so far
 
     def meet(self, labels: Tensor) -> None:
         """All classes so far compete."""
         super().meet(torch.cat([labels, self.memory.labels]))
+        kept = len(self.memory.labels.unique())
+        self.earlier = kept / (kept + len(labels.unique()))
 
     def loss(self, x: Tensor, labels: Tensor) -> Tensor:
-        """Of the batch and as many kept examples."""
-        if len(self.memory.labels):
-            chosen = torch.randint(len(self.memory.labels), (BATCH,), generator=self.generator)
-            x, labels = torch.cat([x, self.memory.x[chosen]]), torch.cat([labels, self.memory.labels[chosen]])
-        return super().loss(x, labels)
+        """Of the batch and of kept examples, each with the share of its classes among those so far."""
+        now = super().loss(x, labels)
+        if not len(self.memory.labels):
+            return now
+        chosen = torch.randint(len(self.memory.labels), (BATCH,), generator=self.generator)
+        before = super().loss(self.memory.x[chosen], self.memory.labels[chosen])
+        return now + (before - now) * self.earlier
 
     def follow(self, gradients: Sequence[Tensor], before: Sequence[Tensor]) -> None:
         """The running Fisher information, and the gain for the distance in its metric."""
