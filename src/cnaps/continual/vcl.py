@@ -1,7 +1,7 @@
 """Variational continual learning (Nguyen et al., 2018): Gaussian weights, the last posterior is the next prior.
 
 Trained as Swaroop et al. (2019) found best: outputs are sampled and not weights, every step starts at random means
-and small variances, and goes on until the variances have settled: at a higher rate and for longer than other methods.
+and small variances, and goes on until the variances have settled: at a higher rate and longer than other methods.
 """
 
 from __future__ import annotations
