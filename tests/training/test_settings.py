@@ -4,10 +4,12 @@ import itertools
 from pathlib import Path
 
 import pytest
+import torch
 
 from cnaps.errors import CheckpointError, InputError
-from cnaps.training.config import PretrainConfig, Schedule, TrainConfig
+from cnaps.training.config import Data, Init, PretrainConfig, Schedule, TrainConfig
 from cnaps.training.settings import apply_changes, build, build_saved, read_settings
+from cnaps.training.start import build_model
 
 MINIMAL = {"data": {"train": ["somewhere"]}}
 
@@ -79,3 +81,16 @@ def test_a_schedule_warms_up_and_then_falls() -> None:
     drops = Schedule(kind="step", every=5)
     assert [round(drops.factor(step, 20), 6) for step in (0, 4, 5, 10)] == [1.0, 1.0, 0.1, 0.01]
     assert Schedule().factor(10_000, 20) == 1.0
+
+
+def test_a_run_may_start_with_an_r_of_its_own_and_the_same_film() -> None:
+    table = {"backbone": "efficientnet_lite0", "head": "cosine", "generator_width": 16, "set_encoder_norm": "none"}
+    configs = [TrainConfig(data=Data(train=("-",)), model=table, init=Init(regulariser=r)) for r in (None, 0.1)]
+    published, chosen = (build_model(config) for config in configs)
+    images, labels = torch.rand(4, 3, 64, 64), torch.tensor([0, 0, 1, 1])
+    with torch.no_grad():
+        first, second = (model.adapt(images, labels).film.vector() for model in (published, chosen))
+    torch.testing.assert_close(first, second, atol=1e-6, rtol=1e-5)
+    assert chosen.adaptation is not None
+    assert all(torch.all(g.regulariser == 0.1) for g in chosen.adaptation.generators)
+    assert published.regularization() < 0.1 < chosen.regularization()

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from cnaps.learners.base import Predictor, class_means
 from cnaps.learners.prototypes import ProtoNet
 from cnaps.nn.backbones.base import Backbone, pool
-from cnaps.nn.film import bind
+from cnaps.nn.film import bind, unite
 
 # float images -> features (N, d), and the tensors to learn
 Part = tuple[Callable[[Tensor], Tensor], list[Tensor]]
@@ -91,9 +91,10 @@ def film_layers(backbone: Backbone) -> Part:
     ]
 
     def network(images: Tensor) -> Tensor:
-        x = backbone.stem(images)
-        for stage, sites, values in zip(backbone.stages, backbone.sites, film, strict=True):
-            x = bind(stage, sites, values)(x)
+        x = backbone.stem(images.contiguous(memory_format=torch.channels_last))
+        parts = zip(backbone.stages, backbone.sites, backbone.stage_units, film, strict=True)
+        for stage, sites, units, values in parts:
+            x = unite(bind(stage, sites, values), units)(x)
         return pool(x)
 
     return network, [value for stage in film for site in stage for value in site]

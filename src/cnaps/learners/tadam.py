@@ -59,7 +59,7 @@ class Tadam(CNAPs):
         return Adapted(self, Film(film), classes, statistics, embedding, len(images))
 
     def _features(self, images: Tensor, film: tuple[tuple[SiteFilm, ...], ...]) -> Tensor:
-        context = Context(images, chunk_size=None if torch.is_grad_enabled() else DEFAULT_CHUNK)
+        context = Context(images, chunk_size=DEFAULT_CHUNK)
         context.run(self._stem())
         for stage in range(len(self.backbone.stages)):
             context.run(self._stage(stage, film[stage] if film else None))

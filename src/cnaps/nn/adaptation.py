@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cnaps.errors import InputError
 from cnaps.nn.encoders import StageEncoder
 from cnaps.nn.film import SiteFilm
 
@@ -56,6 +57,20 @@ class FilmGenerator(nn.Module):
             rows = rows + h.flatten()
         parts = (rows * self.regulariser + self.identity).split(self.sizes)
         return tuple(zip(parts[::2], parts[1::2], strict=True))
+
+    @torch.no_grad()
+    def set_regulariser(self, value: float) -> None:
+        """Let every R be `value`, and the layer before it such that the same FiLM comes out.
+
+        Steps of an optimiser move FiLM by so much more as R is larger: near zero, most of a short training goes
+        into R alone, and FiLM becomes the same for all tasks before it learns to differ.
+        """
+        if self.residual:
+            raise InputError("R cannot be chosen for generators as wide as their stage: give a generator_width")
+        ratio = self.regulariser / value
+        self.last_weight.mul_(ratio[:, None])
+        self.last_bias.mul_(ratio)
+        self.regulariser.fill_(value)
 
 
 class StackedLinear(nn.Module):

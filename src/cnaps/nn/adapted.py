@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cnaps.nn.model import CNAPs
 
 UPDATES = ("fixed", "paper")
-DEFAULT_CHUNK = 32  # images a chunk without gradients: large enough to be fast, small enough to stay in cache
+DEFAULT_CHUNK = 32  # images a chunk: large enough to be fast, small enough to stay in a processor's cache
 
 
 class Adapted:
@@ -78,8 +78,7 @@ class Adapted:
             scatter = self.model.head.needs_scatter
             film, kept = self.film, {}
             added = ClassStatistics.of(features, index.to(features.device), len(new), scatter=scatter)
-            chunk_size = None if torch.is_grad_enabled() else DEFAULT_CHUNK
-            embedding = self.model._task_embedding(images.to(self.model.device), chunk_size)
+            embedding = self.model._task_embedding(images.to(self.model.device), DEFAULT_CHUNK)
             embedding = running_mean(self.task_embedding, self.seen, embedding, len(images))
         classes = torch.cat([self.classes, new[~torch.isin(new, self.classes)]])
         place = (new[:, None] == classes).int().argmax(1)
@@ -123,9 +122,9 @@ class Adapted:
         """Adapted features (M, d) of float images (M, 3, H, W), as the head's classifier reads them."""
         check_images(images, "images", self.model.backbone.min_image_size)
         images = images.to(self.model.device)
-        if torch.is_grad_enabled() or self.model.config.backbone_norm == "batch":
+        if self.model.config.backbone_norm == "batch":
             return self._network()(images)
-        network = self._folded_network
+        network = self._network() if torch.is_grad_enabled() else self._folded_network
         return torch.cat([network(part) for part in images.split(chunk_size or DEFAULT_CHUNK)])
 
     def logits(self, images: Tensor, *, chunk_size: int | None = None) -> Tensor:

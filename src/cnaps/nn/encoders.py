@@ -43,6 +43,9 @@ class SetEncoder(nn.Module):
         self.norms = nn.ModuleList(
             nn.BatchNorm2d(width, track_running_stats=False) for _ in range(depth if normed else 0)
         )
+        if not normed:  # torch's own start would shrink what is said of the images by a thousand
+            for weight in (p for p in self.convs.parameters() if p.ndim == 4):
+                nn.init.kaiming_normal_(weight, nonlinearity="relu")
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, images: Tensor, chunk_size: int | None = None, recompute: bool = False) -> Tensor:

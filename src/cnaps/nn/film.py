@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from cnaps.errors import InputError
-from cnaps.nn.fused import ACTIVATIONS, FusedConv2d, can_fuse
+from cnaps.nn.fused import ACTIVATIONS, FusedConv2d, LearningConv2d, can_fuse
 
 M = TypeVar("M", bound=nn.Module)
 SiteFilm = tuple[Tensor, Tensor]  # gamma (C,), beta (C,)
@@ -80,17 +80,8 @@ def fold(stage: M, units: Sequence[Unit], *, fuse: bool = False) -> M:
     """A stage in which each unit is one convolution with a bias; `fuse` also takes in the activation (CPU)."""
     folded = _skeleton(stage)
     for unit in units:
-        norm = norm_at(folded, unit.norm)
         conv = cast(nn.Conv2d, folded.get_submodule(unit.conv))
-        mean, variance = cast(Tensor, norm.running_mean), cast(Tensor, norm.running_var)
-        scale = torch.rsqrt(variance + norm.eps)
-        if norm.weight is not None:
-            scale = scale * norm.weight
-        shift = -mean * scale
-        if norm.bias is not None:
-            shift = shift + norm.bias
-        if conv.bias is not None:
-            shift = shift + conv.bias * scale
+        scale, shift = _affine(conv, norm_at(folded, unit.norm))
         _set_tensor(conv, "weight", conv.weight * scale[:, None, None, None])
         _set_tensor(conv, "bias", shift)
         _replace(folded, unit.norm, nn.Identity())
@@ -100,6 +91,37 @@ def fold(stage: M, units: Sequence[Unit], *, fuse: bool = False) -> M:
             if unit.activation is not None:
                 _replace(folded, unit.activation, nn.Identity())
     return folded
+
+
+def unite(stage: M, units: Sequence[Unit]) -> M:
+    """A stage in which each unit is one operation with gradients, where there are kernels for it (CPU).
+
+    It computes what the stage computes. Units whose norm learns from the batch at hand stay as they are.
+    """
+    united = _skeleton(stage)
+    for unit in units:
+        conv, norm = united.get_submodule(unit.conv), norm_at(united, unit.norm)
+        if isinstance(conv, nn.Conv2d) and can_fuse(conv) and not norm.training:
+            activation = None if unit.activation is None else united.get_submodule(unit.activation)
+            _replace(united, unit.conv, LearningConv2d(conv, *_affine(conv, norm), activation))
+            for name in (unit.norm, unit.activation):
+                if name is not None:
+                    _replace(united, name, nn.Identity())
+    return united
+
+
+def _affine(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> SiteFilm:
+    """Scale and shift (C,) that the norm, in eval mode, applies to the convolution without its bias."""
+    mean, variance = cast(Tensor, norm.running_mean), cast(Tensor, norm.running_var)
+    scale = torch.rsqrt(variance + norm.eps)
+    if norm.weight is not None:
+        scale = scale * norm.weight
+    shift = -mean * scale
+    if norm.bias is not None:
+        shift = shift + norm.bias
+    if conv.bias is not None:
+        shift = shift + conv.bias * scale
+    return scale, shift
 
 
 @torch.no_grad()

@@ -1,4 +1,7 @@
-"""Convolutions for prediction on a CPU: bias, sum and activation happen while the result is still in the cache."""
+"""Convolutions on a CPU with what follows them: norm, FiLM, sum, activation while the result is in the cache.
+
+`FusedConv2d` is for prediction; `LearningConv2d` has gradients, and is what makes training on a CPU bearable.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,11 @@ _ACTIVATIONS: dict[type[nn.Module], tuple[str, list[float]]] = {
 ACTIVATIONS = tuple(_ACTIVATIONS)
 
 
-def can_fuse(conv: nn.Conv2d) -> bool:
+def can_fuse(conv: nn.Module) -> bool:
     """Whether there is a fused kernel for this convolution on its device."""
     return (
-        conv.weight.device.type == "cpu"
+        isinstance(conv, nn.Conv2d)
+        and conv.weight.device.type == "cpu"
         and conv.weight.dtype == torch.float32
         and conv.padding_mode == "zeros"
         and not isinstance(conv.padding, str)
@@ -66,12 +70,80 @@ class FusedConv2d(nn.Module):
         ready = self.ready.get(shape)
         if ready is None:
             conv = self.conv
-            # a convolution may decide on its padding when it sees the image
-            place = getattr(conv, "place", None)
-            weight, padding = (conv.weight, cast(Sequence[int], conv.padding)) if place is None else place(x)
+            weight, padding = _place(conv, x)
             packed = torch.ops.mkldnn._reorder_convolution_weight(
                 weight, padding, conv.stride, conv.dilation, conv.groups, list(x.shape)
             )
             ready = (packed, padding)
             self.ready = {shape: ready}  # one at a time: images of a task have one size
         return ready
+
+
+class LearningConv2d(nn.Module):
+    """activation(scale * conv(x) + shift) as one operation, with gradients of x, scale, shift and the weight.
+
+    Norm and FiLM are the scale and the shift. Apart they would be four passes over the activations forward and
+    as many back; here they are none forward, since they go into the convolution, and one back.
+    """
+
+    def __init__(self, conv: nn.Conv2d, scale: Tensor, shift: Tensor, activation: nn.Module | None) -> None:
+        super().__init__()
+        self.conv, self.after = conv, ("none", []) if activation is None else _ACTIVATIONS[type(activation)]
+        self.affine = (scale, shift)  # (C,) each, with their history
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C_in, H, W) -> (N, C_out, H', W')."""
+        weight, padding = _place(self.conv, x)
+        conv = self.conv
+        return _LearningConv.apply(
+            x, weight, *self.affine, conv.stride, padding, conv.dilation, conv.groups, self.after
+        )
+
+
+class _LearningConv(torch.autograd.Function):
+    """Only the result is kept for the way back: where it was not clipped, conv(x) is (result - shift) / scale."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor, *how: Any) -> Tensor:
+        stride, padding, dilation, groups, after = how
+        scaled = weight * scale[:, None, None, None]
+        y = torch.ops.mkldnn._convolution_pointwise(
+            x, scaled, shift, padding, stride, dilation, groups, *after, ""
+        )
+        # what follows may change a result in place, but no more than it could change an activation's own
+        kept = y.clone() if after[0] == "none" else y
+        ctx.save_for_backward(x, scaled, scale, shift, kept)
+        ctx.how = how
+        return y
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, scaled, scale, shift, y = ctx.saved_tensors
+        stride, padding, dilation, groups, (activation, numbers) = ctx.how
+        for_x, for_weight, for_scale, for_shift = ctx.needs_input_grad[:4]
+        grad = grad.contiguous(memory_format=torch.channels_last)
+        if activation == "relu":
+            grad = torch.ops.aten.threshold_backward(grad, y, 0)
+        elif activation == "hardtanh":
+            grad = torch.ops.aten.hardtanh_backward(grad, y, *numbers)
+        grad_scale = grad_shift = None
+        if for_scale or for_shift:
+            # Sums of grad * (y - shift) / |scale| and of grad, over all but the channels, in one pass: this is
+            # what a batch norm with mean `shift` and variance `scale`^2 does for its own weight and bias.
+            size = scale.abs().clamp_min(1e-12)
+            _, grad_scale, grad_shift = torch.ops.aten.native_batch_norm_backward(
+                grad, y, None, shift, size.square(), None, None, False, 0.0, [False, True, True]
+            )
+            grad_scale = grad_scale * scale.sign()
+        back = torch.ops.aten.convolution_backward(
+            grad, x, scaled, None, stride, padding, dilation, False, [0, 0], groups, [for_x, for_weight, False]
+        )
+        grad_weight = back[1] * scale[:, None, None, None] if for_weight else None
+        return back[0], grad_weight, grad_scale, grad_shift, None, None, None, None, None
+
+
+def _place(conv: nn.Conv2d, x: Tensor) -> tuple[Tensor, Sequence[int]]:
+    """Weight and padding; a convolution may decide on its padding when it sees the image."""
+    place = getattr(conv, "place", None)
+    return (conv.weight, cast(Sequence[int], conv.padding)) if place is None else place(x)

@@ -20,7 +20,7 @@ from cnaps.nn.backbones import Backbone, create_backbone
 from cnaps.nn.checks import check_images, check_labels
 from cnaps.nn.context import Context
 from cnaps.nn.encoders import SetEncoder
-from cnaps.nn.film import Film, SiteFilm, bind, fold
+from cnaps.nn.film import Film, SiteFilm, bind, fold, unite
 from cnaps.nn.heads import Head, create_head
 from cnaps.nn.statistics import ClassStatistics
 
@@ -179,7 +179,7 @@ class CNAPs(nn.Module):
     ) -> Adapted:
         images = images.to(self.device).contiguous(memory_format=torch.channels_last)
         index = index.to(self.device)
-        if chunk_size is None and (lite is not None or not torch.is_grad_enabled()):
+        if chunk_size is None:
             chunk_size = DEFAULT_CHUNK
         if self.config.backbone_norm == "batch":
             chunk_size = len(images)
@@ -220,8 +220,10 @@ class CNAPs(nn.Module):
         return self.set_encoder(images, chunk_size, recompute).mean(0)
 
     def _stem(self, *, fuse: bool = True) -> nn.Module:
-        if torch.is_grad_enabled() or self.config.backbone_norm == "batch":
+        if self.config.backbone_norm == "batch":
             return self.backbone.stem
+        if torch.is_grad_enabled():
+            return unite(self.backbone.stem, self.backbone.stem_units)
         return fold(self.backbone.stem, self.backbone.stem_units, fuse=fuse)
 
     def _stage(self, stage: int, film: tuple[SiteFilm, ...] | None, *, fuse: bool = True) -> nn.Module:
@@ -230,8 +232,10 @@ class CNAPs(nn.Module):
         batch = self.config.backbone_norm == "batch"
         if film is not None:
             module = bind(module, sites, film, batch_statistics=batch)
-        if torch.is_grad_enabled() or batch:
+        if batch:
             return module
+        if torch.is_grad_enabled():
+            return unite(module, self.backbone.stage_units[stage])
         return fold(module, self.backbone.stage_units[stage], fuse=fuse)
 
 

@@ -153,6 +153,7 @@ class Augmentation:
     image_crop: float = 0.0  # largest share of the side that a crop of its own takes from each image
     image_jitter: float = 0.0  # strength of brightness, contrast and saturation changes of each image
     image_flip: bool = False  # flip each image by itself with probability 1/2
+    image_share: float = 1.0  # of the tasks whose images are changed each by itself
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -168,6 +169,12 @@ class Init:
     # Weights of theta: a file, the folder of a `cnaps pretrain` run, "random", or "auto": those that come
     # with an installed package, and random ones if theta is trained anyway.
     backbone: str = "auto"
+    # Start with this R, and a layer before it that gives the same FiLM: larger than the published 0.001, tasks are
+    # told apart sooner. loss.penalty, which draws R to zero, should then be 0.
+    regulariser: float | None = None
+
+    def __post_init__(self) -> None:
+        check(self.regulariser is None or self.regulariser > 0, "init.regulariser must be above 0")
 
 
 @dataclass(frozen=True)

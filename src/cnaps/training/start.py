@@ -41,12 +41,19 @@ def pretrain(config: PretrainConfig, folder: str | Path, *, resume: bool = False
 def build_model(config: TrainConfig) -> CNAPs:
     """The model a run starts from: a saved one, or a new phi around given or bundled backbone weights."""
     from cnaps.checkpoints import load_model
+
+    torch.manual_seed(config.seed)
+    model = load_model(config.init.model) if config.init.model else _new_model(config)
+    if config.init.regulariser is not None and model.adaptation is not None:
+        for generator in model.adaptation.generators:
+            generator.set_regulariser(config.init.regulariser)  # type: ignore[operator]
+    return model
+
+
+def _new_model(config: TrainConfig) -> CNAPs:
     from cnaps.learners import find_learner
     from cnaps.nn.model import ModelConfig
 
-    torch.manual_seed(config.seed)
-    if config.init.model:
-        return load_model(config.init.model)
     table = dict(config.model)
     if "preset" in table:
         table = asdict(ModelConfig.preset(str(table.pop("preset")))) | table

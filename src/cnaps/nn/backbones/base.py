@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cnaps.errors import InputError
-from cnaps.nn.film import Unit, foldable_units, norm_at
+from cnaps.nn.film import Unit, foldable_units, norm_at, unite
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,10 @@ class Backbone(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Un-adapted features (N, d) of float images (N, 3, H, W)."""
-        x = self.stem(images.contiguous(memory_format=torch.channels_last))
-        for stage in self.stages:
-            x = stage(x)
+        modules, units = [self.stem, *self.stages], [self.stem_units, *self.stage_units]
+        x = images.contiguous(memory_format=torch.channels_last)
+        for module, its_units in zip(modules, units, strict=True):
+            x = (unite(module, its_units) if torch.is_grad_enabled() else module)(x)
         return pool(x)
 
     def load_pretrained(self) -> Backbone:

@@ -1,0 +1,80 @@
+"""Convolution, norm, FiLM and activation as one operation compute what they compute apart."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cnaps.nn.backbones import create_backbone
+from cnaps.nn.film import bind, foldable_units, unite
+from cnaps.nn.fused import LearningConv2d
+
+
+def random_stage(name: str, stage: int) -> tuple[nn.Module, list, list[str], Tensor]:
+    """A stage with norms that do something, its units and FiLM sites, and activations to give it."""
+    torch.manual_seed(0)
+    backbone = create_backbone(name)
+    for norm in [m for m in backbone.modules() if isinstance(m, nn.BatchNorm2d)]:
+        nn.init.normal_(norm.weight, 1, 0.3)
+        nn.init.normal_(norm.bias, 0, 0.5)
+        nn.init.normal_(norm.running_mean, 0, 0.3)
+    images = torch.randn(5, backbone.channels[stage], 12, 12).to(memory_format=torch.channels_last)
+    return backbone.stages[stage], backbone.stage_units[stage], backbone.sites[stage], images
+
+
+def gradients(module: nn.Module, images: Tensor, others: list[Tensor]) -> tuple[Tensor, ...]:
+    images = images.clone().requires_grad_()
+    result = module(images)
+    weights = torch.linspace(-1, 1, result.numel()).view(result.shape)
+    return result.detach(), *torch.autograd.grad((result * weights).sum(), [images, *others])
+
+
+@pytest.mark.parametrize(
+    ("name", "stage"), [("resnet18", 1), ("efficientnet_lite0", 1), ("efficientnet_lite0", 2)]
+)
+def test_a_united_stage_has_the_results_and_gradients_of_its_parts(name, stage):
+    module, units, sites, images = random_stage(name, stage)
+    channels = [module.get_submodule(site).num_features for site in sites]
+    film = [(torch.rand(c) - 0.3, torch.randn(c)) for c in channels]  # some gammas are negative
+    learned = [value.requires_grad_() for site in film for value in site]
+    learned += [p.requires_grad_() for p in module.parameters()]
+    united = unite(bind(module, sites, film), units)
+    assert sum(isinstance(m, LearningConv2d) for m in united.modules()) == len(units) > 0
+    apart = gradients(bind(module, sites, film), images, learned)
+    for one, other in zip(gradients(united, images, learned), apart, strict=True):
+        torch.testing.assert_close(one, other, atol=2e-3 * other.abs().max().item(), rtol=1e-3)
+
+
+def test_an_activation_in_place_that_is_no_part_of_a_unit_leaves_gradients_right():
+    class Shared(nn.Module):
+        """One activation used twice, as published residual networks have it."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+            self.c, self.d, self.relu = nn.BatchNorm2d(4), nn.BatchNorm2d(4), nn.ReLU(inplace=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.relu(self.d(self.b(self.relu(self.c(self.a(x))))))
+
+    torch.manual_seed(0)
+    stage = Shared().eval()
+    images = torch.randn(3, 4, 8, 8)
+    units, _ = foldable_units(stage, images)
+    assert [unit.activation for unit in units] == [None, None]
+    learned = list(stage.parameters())
+    for one, other in zip(
+        gradients(unite(stage, units), images, learned), gradients(stage, images, learned), strict=True
+    ):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
+
+
+def test_norms_that_learn_from_the_batch_are_not_united():
+    module, units, _, images = random_stage("resnet18", 1)
+    module.train()
+    united = unite(module, units)
+    assert not any(isinstance(m, LearningConv2d) for m in united.modules())
+    before = module[0].bn1.running_mean.clone()
+    united(images)
+    assert not torch.equal(module[0].bn1.running_mean, before)
