@@ -49,9 +49,11 @@ def main() -> None:
             "tasks": {"total": 4 * (STEPS + 1), "per_step": 4, "ways": 10, "shots": 6, "targets": 5},
             "tensorboard": False,
         }
-        ratio, apart = against_plain(settings)
-        print(f"tasks a second against the plain procedure: {ratio:.2f} x (aim: 1.6 x)")
-        print(f"gradients differ by {apart:.1e} of their norm (aim: below 1e-3)")
+        for backbone in ("resnet18", "efficientnet_lite0"):
+            model = {**settings["model"], "backbone": backbone}
+            ratio, apart = against_plain({**settings, "model": model})
+            print(f"{backbone}: tasks a second against the plain procedure: {ratio:.2f} x (aim: 1.6 x)")
+            print(f"  gradients differ by {apart:.1e} of their norm (aim: below 1e-3)")
         config = Path(folder) / "config.json"
         config.write_text(json.dumps(settings))
         one, two = (tasks_a_second(config, Path(folder) / f"run{n}", n) for n in (1, 2))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cnaps.checkpoints import load_model
@@ -16,7 +16,7 @@ from cnaps.data.collection import Collection
 from cnaps.episodes import Task
 from cnaps.errors import CheckpointError, InputError
 from cnaps.learners import FrozenFeatures, create_learner, find_learner, list_learners
-from cnaps.learners.gradient import Descent, GradientLearner, film_layers, residual_adapters
+from cnaps.learners.gradient import PATIENCE, Descent, GradientLearner, Part, film_layers, residual_adapters
 from cnaps.learners.logreg import LogisticRegressionProbe
 from cnaps.learners.maml import Maml, ProtoMaml
 from cnaps.learners.prototypes import MatchingNet, ProtoNet
@@ -138,6 +138,25 @@ def test_no_gradient_step_from_prototypes_is_a_protonet(part: Any, backbone: Bac
     ours = learner.adapt(task.context_images, task.context_labels)(task.target_images)
     theirs = ProtoNet(FrozenFeatures(backbone)).adapt(task.context_images, task.context_labels)(task.target_images)
     assert torch.allclose(ours.softmax(1), theirs.softmax(1), atol=1e-4)
+
+
+def test_learning_ends_when_the_network_says_the_same_of_every_image(
+    backbone: Backbone, tasks: list[Task]
+) -> None:
+    read = []
+
+    def dead(backbone: Backbone) -> Part:
+        weight = torch.ones(4, requires_grad=True)
+
+        def network(images: Tensor) -> Tensor:
+            read.append(len(images))
+            return weight.expand(len(images), -1)
+
+        return network, [weight]
+
+    images, labels = tasks[0].context_images, tasks[0].context_labels
+    GradientLearner("dead", backbone, dead, Descent(200, 0.01, batch=len(images))).adapt(images, labels)
+    assert len(read) == 1 + PATIENCE  # the first time for the start of the classifier
 
 
 def test_film_has_2c_parameters_a_layer_and_residual_adapters_c_squared(backbone: Backbone) -> None:

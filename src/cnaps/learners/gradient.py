@@ -20,6 +20,8 @@ from cnaps.learners.prototypes import ProtoNet
 from cnaps.nn.backbones.base import Backbone, pool
 from cnaps.nn.film import bind, unite
 
+PATIENCE = 20  # steps that a network may say the same of every image before learning ends
+
 # float images -> features (N, d), and the tensors to learn
 Part = tuple[Callable[[Tensor], Tensor], list[Tensor]]
 
@@ -50,20 +52,29 @@ class GradientLearner:
             features = torch.cat([embed(pixels(part)) for part in images.split(self.descent.batch)])
             weight, bias = start_head(features, labels, prototypes=self.descent.head == "prototypes")
         parameters = [*learned, weight.requires_grad_(), bias.requires_grad_()]
-        optimiser = torch.optim.Adam(parameters, lr=self.descent.rate)
+        optimiser = torch.optim.Adam(parameters, lr=self.descent.rate, fused=True)
         generator = torch.Generator().manual_seed(0)
+        collapsed = 0  # steps in a row
         for _ in range(self.descent.steps):
             some = torch.randperm(len(labels), generator=generator)[: self.descent.batch]
-            loss = F.cross_entropy(F.linear(embed(pixels(images[some])), weight, bias), labels[some])
+            features = embed(pixels(images[some]))
+            loss = F.cross_entropy(F.linear(features, weight, bias), labels[some])
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
+            collapsed = collapsed + 1 if _all_alike(features.detach()) else 0
+            if collapsed == PATIENCE:
+                break  # it says the same of every image: what further steps can change is the bias
         count = sum(value.numel() for value in parameters)
         return Predictor(lambda x: F.linear(embed(pixels(x)), weight, bias), count)
 
     @staticmethod
     def _unit(network: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         return lambda images: F.normalize(network(images), dim=1)
+
+
+def _all_alike(features: Tensor) -> bool:
+    return len(features) > 1 and bool(features.std(0).amax() <= 1e-4 * features.abs().amax())
 
 
 def start_head(features: Tensor, labels: Tensor, *, prototypes: bool) -> tuple[Tensor, Tensor]:
