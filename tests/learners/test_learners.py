@@ -140,9 +140,7 @@ def test_no_gradient_step_from_prototypes_is_a_protonet(part: Any, backbone: Bac
     assert torch.allclose(ours.softmax(1), theirs.softmax(1), atol=1e-4)
 
 
-def test_learning_ends_when_the_network_says_the_same_of_every_image(
-    backbone: Backbone, tasks: list[Task]
-) -> None:
+def test_learning_ends_when_a_network_says_the_same_of_all_images(backbone: Backbone, tasks: list[Task]) -> None:
     read = []
 
     def dead(backbone: Backbone) -> Part:
