@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-slow torture package-test oldest lint format bench docs collections default-model evaluate comparison results clean
+.PHONY: setup demo test test-slow torture package-test oldest lint format bench docs collections default-model evaluate comparison joint results clean
 
 setup: $(READY)
 
@@ -96,6 +96,11 @@ TRAINED := cnaps cnaps-no-ar cnaps-no-film simple-cnaps versa tadam fomaml proto
 SET_simple-cnaps := --set model.features=last --set loss.temperature=50
 SET_fomaml := --set optimiser.learning_rate=1e-4
 SET_proto-maml := $(SET_fomaml)
+# CNAPs with theta trained too; the second with batch statistics for the first half of its tasks only
+SET_cnaps-joint := $(SET_fomaml) --set theta.mode=joint
+SET_cnaps-warm-start := $(SET_fomaml) --set theta.mode=warm-start --set theta.warm_start_tasks=200
+LEARNER_cnaps-joint := cnaps
+LEARNER_cnaps-warm-start := cnaps
 RUNS := runs/comparison
 empty :=
 comma := ,
@@ -104,11 +109,16 @@ COMPARE = $(BIN)/cnaps evaluate $(addprefix collections/,$(TESTED)) --model $(RU
   --against cnaps --max-ways 10 --max-context 50 --processes 2 --out out/comparison
 
 $(RUNS)/%/last: | collections
-	$(BIN)/cnaps train configs/comparison.toml --learner $* --run $(RUNS)/$* $(SET_$*)
+	$(BIN)/cnaps train configs/comparison.toml --learner $(or $(LEARNER_$*),$*) --run $(RUNS)/$* $(SET_$*)
 
 comparison: $(addprefix $(RUNS)/,$(addsuffix /last,$(TRAINED)))
 	$(COMPARE) --tasks 100 --learners logreg,protonet,matchingnet,$(call listed,$(foreach n,$(filter-out %maml,$(TRAINED)),$n=$(RUNS)/$n/last))
 	$(COMPARE) --tasks 25 --learners finetune,finetune-tuned,film-gradient,film-gradient-tuned,residual-adapters,$(call listed,$(foreach n,$(filter %maml,$(TRAINED)),$n=$(RUNS)/$n/last))
+
+joint: $(RUNS)/cnaps/last $(RUNS)/cnaps-joint/last $(RUNS)/cnaps-warm-start/last
+	$(BIN)/cnaps experiment joint $(addprefix collections/,$(TESTED)) --model $(RUNS)/cnaps/last --max-ways 10 \
+	  --max-context 50 --processes 2 --out out/joint --learners cnaps@two-stage=$(RUNS)/cnaps/last,$(call listed,\
+	  $(foreach n,joint warm-start,cnaps@$n=$(RUNS)/cnaps-$n/last))
 
 # docs/results.md and its pictures, from the stored numbers in results/
 results: $(READY)

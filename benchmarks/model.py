@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from cnaps import CNAPs, ModelConfig
+from cnaps.nn.adapted import default_chunk
 from cnaps.nn.heads import MahalanobisHead
-from cnaps.nn.model import DEFAULT_CHUNK
 from cnaps.nn.statistics import ClassStatistics
 from cnaps.runtime import cpu_count
 
@@ -95,7 +95,7 @@ def folding() -> None:
         adapted = model.adapt(images, labels)
         separate = separate_network(model, adapted.film)
         fast = best(partial(adapted.logits, images))
-        slow = best(lambda net=separate, x=images: [net(part) for part in x.split(DEFAULT_CHUNK)])
+        slow = best(lambda net=separate, x=images: [net(part) for part in x.split(default_chunk(x.device))])
         print(f"separate norm and FiLM / folded, {name}: {slow / fast:.2f} (aim: at least 1.3)")
         with tempfile.TemporaryDirectory() as folder:
             adapted.export_onnx(Path(folder) / "task.onnx")

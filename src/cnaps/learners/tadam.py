@@ -13,10 +13,11 @@ from torch.nn import functional as F
 
 from cnaps.learners.base import class_means
 from cnaps.nn.adaptation import FilmAdaptation
+from cnaps.nn.adapted import Adapted, default_chunk
 from cnaps.nn.backbones import Backbone
 from cnaps.nn.context import Context
 from cnaps.nn.film import Film, SiteFilm
-from cnaps.nn.model import DEFAULT_CHUNK, Adapted, CNAPs, ModelConfig
+from cnaps.nn.model import CNAPs, ModelConfig
 from cnaps.nn.statistics import ClassStatistics
 
 BUCKETS = 2048  # classes of the auxiliary task
@@ -59,7 +60,7 @@ class Tadam(CNAPs):
         return Adapted(self, Film(film), classes, statistics, embedding, len(images))
 
     def _features(self, images: Tensor, film: tuple[tuple[SiteFilm, ...], ...]) -> Tensor:
-        context = Context(images, chunk_size=DEFAULT_CHUNK)
+        context = Context(images, chunk_size=default_chunk(self.device))
         context.run(self._stem())
         for stage in range(len(self.backbone.stages)):
             context.run(self._stage(stage, film[stage] if film else None))

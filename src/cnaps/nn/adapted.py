@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from cnaps.nn.model import CNAPs
 
 UPDATES = ("fixed", "paper")
-DEFAULT_CHUNK = 32  # images a chunk: large enough to be fast, small enough to stay in a processor's cache
 
 
 class Adapted:
@@ -78,7 +77,7 @@ class Adapted:
             scatter = self.model.head.needs_scatter
             film, kept = self.film, {}
             added = ClassStatistics.of(features, index.to(features.device), len(new), scatter=scatter)
-            embedding = self.model._task_embedding(images.to(self.model.device), DEFAULT_CHUNK)
+            embedding = self.model._task_embedding(images.to(self.model.device), default_chunk(self.model.device))
             embedding = running_mean(self.task_embedding, self.seen, embedding, len(images))
         classes = torch.cat([self.classes, new[~torch.isin(new, self.classes)]])
         place = (new[:, None] == classes).int().argmax(1)
@@ -125,7 +124,7 @@ class Adapted:
         if self.model.config.backbone_norm == "batch":
             return self._network()(images)
         network = self._network() if torch.is_grad_enabled() else self._folded_network
-        return torch.cat([network(part) for part in images.split(chunk_size or DEFAULT_CHUNK)])
+        return torch.cat([network(part) for part in images.split(chunk_size or default_chunk(images.device))])
 
     def logits(self, images: Tensor, *, chunk_size: int | None = None) -> Tensor:
         """Logits (M, C) of float images (M, 3, H, W); columns in the order of `classes`."""
@@ -211,6 +210,11 @@ class AdaptedNetwork(nn.Module):
             if self.every_stage or i == len(self.stages) - 1:
                 pooled.append(pool(x))
         return self.head.embed(torch.cat(pooled, 1))
+
+
+def default_chunk(device: torch.device) -> int:
+    """How many images are run at once: few enough for a processor's cache, many enough to keep a GPU busy."""
+    return 32 if device.type == "cpu" else 256
 
 
 def running_mean(earlier: Tensor, earlier_count: int, latest: Tensor, latest_count: int) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from cnaps.errors import InputError
 from cnaps.nn.adaptation import FilmAdaptation
-from cnaps.nn.adapted import DEFAULT_CHUNK, Adapted, running_mean
+from cnaps.nn.adapted import Adapted, default_chunk, running_mean
 from cnaps.nn.backbones import Backbone, create_backbone
 from cnaps.nn.checks import check_images, check_labels
 from cnaps.nn.context import Context
@@ -179,10 +179,9 @@ class CNAPs(nn.Module):
     ) -> Adapted:
         images = images.to(self.device).contiguous(memory_format=torch.channels_last)
         index = index.to(self.device)
-        if chunk_size is None:
-            chunk_size = DEFAULT_CHUNK
         if self.config.backbone_norm == "batch":
             chunk_size = len(images)
+        chunk_size = chunk_size or default_chunk(self.device)
         embedding = self._task_embedding(images, chunk_size, checkpoint or lite is not None)
         if earlier_embedding is not None:
             embedding = running_mean(earlier_embedding, earlier_images, embedding, len(images))
