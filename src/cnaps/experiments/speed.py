@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -89,14 +90,33 @@ def measure_costs(
 
 def design_space_report(data: dict[str, Any]) -> Report:
     """A dot a method: between adapting a classifier alone and adapting every weight, by one pass or many."""
+    from matplotlib.transforms import Bbox
+
     rows = data["rows"]
     figure = new_figure(7, 5)
     axes = figure.add_subplot()
-    for i, (name, parameters, seconds) in enumerate(rows):
+    for i, (_, parameters, seconds) in enumerate(rows):
         axes.scatter(parameters, seconds, color=COLOURS[i % len(COLOURS)], marker=MARKERS[i % len(MARKERS)])
-        axes.annotate(name, (parameters, seconds), xytext=(5, 4), textcoords="offset points", fontsize="small")
     axes.set(xscale="log", yscale="log", xlabel="numbers that belong to a task", ylabel="seconds to adapt")
     axes.margins(0.15)
+    figure.draw_without_rendering()  # places are known from here on
+    taken = [axes.transData.transform((parameters, seconds)) for _, parameters, seconds in rows]
+    blocked = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in taken]
+    for name, parameters, seconds in rows:
+        for rise, side in product((4, -10, 15, -21, 26), ("left", "right")):  # beside the dot, then further away
+            label = axes.annotate(
+                name,
+                (parameters, seconds),
+                xytext=(6 if side == "left" else -6, rise),
+                textcoords="offset points",
+                ha=side,
+                fontsize="small",
+            )
+            box = label.get_window_extent()
+            if axes.bbox.containsx(box.x1) and not any(box.overlaps(other) for other in blocked):
+                break
+            label.remove()
+        blocked.append(box)
     caption = f"5 ways, 5 shots of {data['data set']}: median over {data['tasks']} tasks"
     table = Table(caption, ["learner", "task-specific numbers", "seconds to adapt"], rows)
     text = [
