@@ -78,3 +78,16 @@ def test_norms_that_learn_from_the_batch_are_not_united():
     before = module[0].bn1.running_mean.clone()
     united(images)
     assert not torch.equal(module[0].bn1.running_mean, before)
+
+
+def test_a_norm_that_starts_at_zero_still_learns():
+    torch.manual_seed(0)
+    stage = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4)).eval()
+    images = torch.randn(2, 3, 8, 8)
+    units, _ = foldable_units(stage, images)
+    nn.init.zeros_(stage[1].weight)
+    learned = list(stage.parameters())
+    united = gradients(unite(stage, units), images, learned)
+    for one, other in zip(united, gradients(stage, images, learned), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
+    assert united[4].abs().min() > 0.01  # of the norm's weight

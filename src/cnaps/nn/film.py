@@ -101,12 +101,16 @@ def unite(stage: M, units: Sequence[Unit]) -> M:
     united = _skeleton(stage)
     for unit in units:
         conv, norm = united.get_submodule(unit.conv), norm_at(united, unit.norm)
-        if isinstance(conv, nn.Conv2d) and can_fuse(conv) and not norm.training:
-            activation = None if unit.activation is None else united.get_submodule(unit.activation)
-            _replace(united, unit.conv, LearningConv2d(conv, *_affine(conv, norm), activation))
-            for name in (unit.norm, unit.activation):
-                if name is not None:
-                    _replace(united, name, nn.Identity())
+        if not isinstance(conv, nn.Conv2d) or not can_fuse(conv) or norm.training:
+            continue
+        scale, shift = _affine(conv, norm)
+        if conv.weight.requires_grad and scale.detach().abs().amin() < 1e-6:
+            continue  # a scale that starts at zero is to be learned, and its gradient is lost with the result
+        activation = None if unit.activation is None else united.get_submodule(unit.activation)
+        _replace(united, unit.conv, LearningConv2d(conv, scale, shift, activation))
+        for name in (unit.norm, unit.activation):
+            if name is not None:
+                _replace(united, name, nn.Identity())
     return united
 
 

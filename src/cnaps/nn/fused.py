@@ -153,8 +153,9 @@ def _input_gradient(
     outputs, inputs, *kernel = weight.shape
     if _pointwise(weight, stride, padding, groups):
         return _maps(_rows(grad) @ weight.view(outputs, inputs), x.shape)
-    if inputs == 1 and groups == outputs and max(stride) == max(dilation) == 1:  # each channel by itself
-        around = [k - 1 - p for k, p in zip(kernel, padding, strict=True)]
+    around = [k - 1 - p for k, p in zip(kernel, padding, strict=True)]
+    if inputs == 1 and groups == outputs and max(stride) == max(dilation) == 1 and min(around) >= 0:
+        # each channel by itself
         return torch.ops.mkldnn._convolution_pointwise(
             grad, weight.flip(2, 3), None, around, stride, dilation, groups, "none", [], ""
         )
