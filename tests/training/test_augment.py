@@ -77,9 +77,3 @@ def test_a_crop_keeps_the_middle_of_a_plain_picture_plain() -> None:
     plain = torch.full((3, 3, 16, 16), 90, dtype=torch.uint8)
     cropped = augment_images(plain, crop=0.5, jitter=0.0, flip=True, generator=torch.Generator().manual_seed(0))
     assert torch.equal(cropped, plain)
-
-
-def test_images_are_changed_by_themselves_in_a_share_of_the_tasks(images: torch.Tensor) -> None:
-    options = Augmentation(image_jitter=0.5, image_share=0.5)
-    tasks = [augment_task(images, images, options, task_generator(0, index))[0] for index in range(40)]
-    assert 10 < sum(torch.equal(task, images) for task in tasks) < 30

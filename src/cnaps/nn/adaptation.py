@@ -62,8 +62,7 @@ class FilmGenerator(nn.Module):
     def set_regulariser(self, value: float) -> None:
         """Let every R be `value`, and the layer before it such that the same FiLM comes out.
 
-        Steps of an optimiser move FiLM by so much more as R is larger: near zero, most of a short training goes
-        into R alone, and FiLM becomes the same for all tasks before it learns to differ.
+        Steps of an optimiser move FiLM by so much more as R is larger.
         """
         if self.residual:
             raise InputError("R cannot be chosen for generators as wide as their stage: give a generator_width")

@@ -19,14 +19,13 @@ def augment_task(
         return context, targets
     images = torch.cat([context, targets])
     images = _whole_task(images, options, generator)
-    if torch.rand((), generator=generator).item() < options.image_share:
-        images = augment_images(
-            images,
-            crop=options.image_crop,
-            jitter=options.image_jitter,
-            flip=options.image_flip,
-            generator=generator,
-        )
+    images = augment_images(
+        images,
+        crop=options.image_crop,
+        jitter=options.image_jitter,
+        flip=options.image_flip,
+        generator=generator,
+    )
     return images[: len(context)], images[len(context) :]
 
 

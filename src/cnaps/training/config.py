@@ -153,7 +153,6 @@ class Augmentation:
     image_crop: float = 0.0  # largest share of the side that a crop of its own takes from each image
     image_jitter: float = 0.0  # strength of brightness, contrast and saturation changes of each image
     image_flip: bool = False  # flip each image by itself with probability 1/2
-    image_share: float = 1.0  # of the tasks whose images are changed each by itself
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
