@@ -78,9 +78,8 @@ collections: $(READY)
 	$(PREPARE) dtd $(DATASETS)/dtd.tar collections/dtd --splits test
 
 default-model: collections
-	$(BIN)/cnaps train configs/cnaps-lite0.toml --run runs/cnaps-lite0
-	$(BIN)/cnaps train configs/cnaps-lite0-wide.toml --run runs/cnaps-lite0-wide
-	$(BIN)/cnaps ship runs/cnaps-lite0-wide/best src/cnaps/models/cnaps-lite0
+	$(BIN)/cnaps train configs/cnaps-lite0.toml --run runs/cnaps-lite0 --processes 2
+	$(BIN)/cnaps ship runs/cnaps-lite0/best src/cnaps/models/cnaps-lite0
 
 UNSEEN := mnist,cifar10,traffic_sign,dtd
 TESTED := ilsvrc_2012 tiny_imagenet omniglot cu_birds vgg_flower quickdraw mnist cifar10 traffic_sign dtd

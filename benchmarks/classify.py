@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import tempfile
@@ -65,10 +66,14 @@ def learning() -> None:
         adapted = Recogniser.learn(model, examples).adapted
         return adapted.classify(adapted.statistics.means.float())
 
+    def frozen(network: nn.Module) -> torch.Tensor:
+        return network(model.preprocess(examples.pixels))
+
+    ours = plain = fastest = math.inf
     with torch.no_grad():
-        plain = best(lambda: model.backbone(model.preprocess(examples.pixels)), 10)
-        fastest = best(lambda: folded(model.preprocess(examples.pixels)), 10)
-        ours = best(ready, 10)
+        for _ in range(15):  # in turn, so that what else the machine does hits all of them alike
+            ours, plain = min(ours, best(ready, 1)), min(plain, best(partial(frozen, model.backbone), 1))
+            fastest = min(fastest, best(partial(frozen, folded), 1))
     tuning = best(partial(fine_tune, model, examples, labels), 1)
     print(f"{len(arrays)} examples to a ready classifier / frozen forward: {ours / plain:.2f} (aim: below 1.3)")
     print(f"  the same / the frozen network folded and packed beforehand: {ours / fastest:.2f}")

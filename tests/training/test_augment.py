@@ -43,6 +43,33 @@ def test_an_image_by_itself_is_changed_independently(images: torch.Tensor) -> No
     assert len(torch.unique(everything, dim=0)) == 16
 
 
+@pytest.mark.parametrize("options", [{"image_turn": 0.3}, {"image_blur": 0.9}, {"duotone": 1.0}])
+def test_each_image_is_turned_blurred_or_coloured_in_its_own_way(
+    options: dict[str, float], images: torch.Tensor
+) -> None:
+    same = images[:1].repeat(8, 1, 1, 1)
+    context, targets = augment_task(same, same, Augmentation(**options), task_generator(0, 0))
+    everything = torch.cat([context, targets]).flatten(1)
+    assert len(torch.unique(everything, dim=0)) == 16
+
+
+def test_in_two_colours_what_was_brighter_stays_brighter(images: torch.Tensor) -> None:
+    for index in range(20):
+        context, _ = augment_task(images, images, Augmentation(duotone=1.0), task_generator(2, index))
+        grey = context.float().mean(1)
+        inside = images.amax(1) > 100
+        for picture, mask in zip(grey, inside, strict=True):
+            assert picture[mask].min() > picture[~mask].min()
+            assert picture[mask].mean() > picture[~mask].mean()
+
+
+def test_only_a_share_of_the_tasks_has_images_changed_by_themselves(images: torch.Tensor) -> None:
+    options = Augmentation(image_tasks=0.5, image_jitter=0.5)
+    made = (augment_task(images, images, options, task_generator(3, index))[0] for index in range(40))
+    changed = sum(not torch.equal(context, images) for context in made)
+    assert 8 < changed < 32
+
+
 def test_no_augmentation_is_the_identity(images: torch.Tensor) -> None:
     context, _ = augment_task(images, images, Augmentation(), task_generator(0, 0))
     assert context is images

@@ -54,15 +54,15 @@ def bind(stage: M, sites: Sequence[str], film: StageFilm, *, batch_statistics: b
 
     `batch_statistics` normalises by the statistics of the batch at hand, as joint training needs it.
     """
-    bound = _skeleton(stage)
+    bound = skeleton(stage)
     if batch_statistics:
         bound.train()
     for name, (gamma, beta) in zip(sites, film, strict=True):
         norm = norm_at(bound, name)
         weight, bias = norm.weight, norm.bias
         # weight * x + bias, then gamma * (...) + beta, is one scale and one shift
-        _set_tensor(norm, "weight", gamma if weight is None else gamma * weight)
-        _set_tensor(norm, "bias", beta if bias is None else gamma * bias + beta)
+        set_tensor(norm, "weight", gamma if weight is None else gamma * weight)
+        set_tensor(norm, "bias", beta if bias is None else gamma * bias + beta)
     return bound
 
 
@@ -78,12 +78,12 @@ class Unit:
 @torch.no_grad()
 def fold(stage: M, units: Sequence[Unit], *, fuse: bool = False) -> M:
     """A stage in which each unit is one convolution with a bias; `fuse` also takes in the activation (CPU)."""
-    folded = _skeleton(stage)
+    folded = skeleton(stage)
     for unit in units:
         conv = cast(nn.Conv2d, folded.get_submodule(unit.conv))
         scale, shift = _affine(conv, norm_at(folded, unit.norm))
-        _set_tensor(conv, "weight", conv.weight * scale[:, None, None, None])
-        _set_tensor(conv, "bias", shift)
+        set_tensor(conv, "weight", conv.weight * scale[:, None, None, None])
+        set_tensor(conv, "bias", shift)
         _replace(folded, unit.norm, nn.Identity())
         if fuse and can_fuse(conv):
             activation = None if unit.activation is None else folded.get_submodule(unit.activation)
@@ -98,7 +98,7 @@ def unite(stage: M, units: Sequence[Unit]) -> M:
 
     It computes what the stage computes. Units whose norm learns from the batch at hand stay as they are.
     """
-    united = _skeleton(stage)
+    united = skeleton(stage)
     for unit in units:
         conv, norm = united.get_submodule(unit.conv), norm_at(united, unit.norm)
         if not isinstance(conv, nn.Conv2d) or not can_fuse(conv) or norm.training:
@@ -178,19 +178,19 @@ def norm_at(stage: nn.Module, name: str) -> nn.BatchNorm2d:
     return module
 
 
-def _skeleton(module: M) -> M:
+def skeleton(module: M) -> M:
     """A copy of the tree of modules that shares every tensor with the original."""
     copy = module.__class__.__new__(module.__class__)
     parts = {
         "_parameters": module._parameters.copy(),
         "_buffers": module._buffers.copy(),
-        "_modules": {name: None if m is None else _skeleton(m) for name, m in module._modules.items()},
+        "_modules": {name: None if m is None else skeleton(m) for name, m in module._modules.items()},
     }
     object.__setattr__(copy, "__dict__", module.__dict__ | parts)  # past the slow checks of a module's own way
     return copy
 
 
-def _set_tensor(module: nn.Module, name: str, value: Tensor) -> None:
+def set_tensor(module: nn.Module, name: str, value: Tensor) -> None:
     """Put a tensor, possibly with history, in the place of a parameter of a skeleton."""
     module._parameters.pop(name, None)
     object.__setattr__(module, name, value)

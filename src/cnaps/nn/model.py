@@ -22,6 +22,7 @@ from cnaps.nn.context import Context
 from cnaps.nn.encoders import SetEncoder
 from cnaps.nn.film import Film, SiteFilm, bind, fold, unite
 from cnaps.nn.heads import Head, create_head
+from cnaps.nn.shared import SharedTerms
 from cnaps.nn.statistics import ClassStatistics
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class ModelConfig:
     set_encoder_norm: str = "context"  # context: statistics of the context set; none
     set_encoder_size: int | None = None  # shrink images to this size for the set encoder
     generator_width: int | None = None  # None: as wide as the stage
+    shared_rank: int = 0  # of terms in the 1x1 convolutions that all tasks share; 0: none, as in the paper
     spread: bool = False  # stage encoders also see the spread within and between classes
     image_size: int | None = None  # None: what the backbone prefers
     backbone_norm: str = "running"  # running | batch: what the backbone's batch norms use (batch: joint training)
@@ -97,6 +99,9 @@ class CNAPs(nn.Module):
                 width=config.generator_width,
                 spread=config.spread,
             )
+        self.shared: SharedTerms | None = None
+        if config.shared_rank:
+            self.shared = SharedTerms(self.backbone.stages, config.shared_rank)
         stages = self.backbone.channels[1:] if config.features == "all" else self.backbone.channels[-1:]
         self.head: Head = create_head(config.head, stages, config.bias_width)
         self.train(False)
@@ -228,6 +233,8 @@ class CNAPs(nn.Module):
     def _stage(self, stage: int, film: tuple[SiteFilm, ...] | None, *, fuse: bool = True) -> nn.Module:
         """One stage with a task's FiLM; folded, and fused where there are kernels for it, without gradients."""
         module, sites = self.backbone.stages[stage], self.backbone.sites[stage]
+        if self.shared is not None:
+            module = self.shared.join(stage, module)
         batch = self.config.backbone_norm == "batch"
         if film is not None:
             module = bind(module, sites, film, batch_statistics=batch)
@@ -249,6 +256,8 @@ def _check_config(config: ModelConfig) -> None:
         value = getattr(config, field)
         if value not in allowed:
             raise InputError(f"{field} cannot be {value!r}; there are: {', '.join(allowed)}")
+    if config.shared_rank < 0:
+        raise InputError(f"shared_rank cannot be {config.shared_rank}: it is 0 (no shared terms) or more")
     if config.set_encoder_size is not None and config.set_encoder_size < 32:
         raise InputError(
             f"set_encoder_size cannot be {config.set_encoder_size}: five poolings need 32 pixels or more"

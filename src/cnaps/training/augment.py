@@ -19,13 +19,18 @@ def augment_task(
         return context, targets
     images = torch.cat([context, targets])
     images = _whole_task(images, options, generator)
-    images = augment_images(
-        images,
-        crop=options.image_crop,
-        jitter=options.image_jitter,
-        flip=options.image_flip,
-        generator=generator,
-    )
+    if options.duotone and torch.rand((), generator=generator) < options.duotone:
+        images = _duotone(images, generator)
+    if options.image_tasks == 1 or torch.rand((), generator=generator) < options.image_tasks:
+        images = augment_images(
+            images,
+            crop=options.image_crop,
+            jitter=options.image_jitter,
+            flip=options.image_flip,
+            turn=options.image_turn,
+            blur=options.image_blur,
+            generator=generator,
+        )
     return images[: len(context)], images[len(context) :]
 
 
@@ -69,25 +74,58 @@ def _whole_task(images: Tensor, options: Augmentation, generator: torch.Generato
     return images
 
 
+def _duotone(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Dark becomes one colour and bright another, as things look that are painted or lit in many ways."""
+    n, size = len(images), images.shape[-1]
+    grey = _grey(images.float()) / 255
+    low, high = grey.amin((2, 3), keepdim=True), grey.amax((2, 3), keepdim=True)
+    share = (grey - low) / (high - low).clamp_min(0.05)
+    # two fields of slowly varying colour for each image, which have more or less in common between the images
+    cells = int(torch.randint(1, 4, (), generator=generator))
+    own = torch.rand((), generator=generator)
+    common = torch.rand(2, 1, 3, 1, 1, generator=generator)
+    fields = torch.lerp(common, torch.rand(2, n, 3, cells, cells, generator=generator), own).to(images.device)
+    one, other = (F.interpolate(field, size=(size, size), mode="bilinear", align_corners=True) for field in fields)
+    # dark stays darker than bright in every place
+    dark, bright = 0.75 * torch.minimum(one, other), 0.25 + 0.75 * torch.maximum(one, other)
+    return _to_uint8(255 * torch.lerp(dark, bright, share))
+
+
 def augment_images(
-    images: Tensor, *, crop: float, jitter: float, flip: bool, generator: torch.Generator
+    images: Tensor,
+    *,
+    crop: float,
+    jitter: float,
+    flip: bool,
+    generator: torch.Generator,
+    turn: float = 0.0,
+    blur: float = 0.0,
 ) -> Tensor:
-    """Change each of (N, 3, S, S) uint8 images by itself: crop, flip, brightness, contrast, saturation."""
+    """Change each of (N, 3, S, S) uint8 images by itself: place, detail, brightness, contrast, saturation."""
     n = len(images)
     draws = torch.rand(n, 7, generator=generator).to(images.device)
     if flip:
         images = torch.where((draws[:, 0] < 0.5)[:, None, None, None], images.flip(-1), images)
-    if crop == 0 and jitter == 0:
+    if not (crop or jitter or turn or blur):
         return images
     values = images.float()
-    if crop > 0:
+    if crop > 0 or turn > 0:
         side = 1 - crop * draws[:, 1]  # of the window, relative to the image
         shift = (2 * draws[:, 2:4] - 1) * (1 - side)[:, None]  # (N, 2) in [-1, 1] coordinates
         theta = torch.zeros(n, 2, 3, device=images.device)
-        theta[:, 0, 0] = theta[:, 1, 1] = side
+        angle = torch.zeros(n, device=images.device)
+        if turn > 0:
+            angle = turn * math.pi / 2 * (2 * torch.rand(n, generator=generator).to(images.device) - 1)
+        theta[:, 0, 0] = theta[:, 1, 1] = side * angle.cos()
+        theta[:, 0, 1], theta[:, 1, 0] = -side * angle.sin(), side * angle.sin()
         theta[:, :, 2] = shift
         grid = F.affine_grid(theta, list(images.shape), align_corners=False)
         values = F.grid_sample(values, grid, mode="bilinear", padding_mode="border", align_corners=False)
+    if blur > 0:
+        share = blur * torch.rand(n, generator=generator).to(images.device)[:, None, None, None]
+        small = F.interpolate(values, scale_factor=0.2, mode="area")
+        coarse = F.interpolate(small, size=values.shape[-2:], mode="bilinear", align_corners=False)
+        values = torch.lerp(values, coarse, share)
     if jitter > 0:
         low = math.log1p(-min(jitter, 0.99))
         brightness, contrast, saturation = torch.exp(low * (2 * draws[:, 4:7] - 1))[..., None, None].unbind(1)

@@ -150,6 +150,10 @@ class Augmentation:
     min_zoom: float = 0.6  # the smallest side of that crop
     coarse: float = 0.0  # every image shrunk to 25-60% of its side and enlarged again
     outline: float = 0.0  # only edges remain, as in a drawing
+    duotone: float = 0.0  # brightness between two colours, which differ between and within images
+    image_tasks: float = 1.0  # share of the tasks whose images are changed each by itself, as follows
+    image_turn: float = 0.0  # largest angle, as a share of a right angle
+    image_blur: float = 0.0  # largest share of detail that is lost
     image_crop: float = 0.0  # largest share of the side that a crop of its own takes from each image
     image_jitter: float = 0.0  # strength of brightness, contrast and saturation changes of each image
     image_flip: bool = False  # flip each image by itself with probability 1/2

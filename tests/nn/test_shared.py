@@ -1,0 +1,105 @@
+"""Terms of the backbone's convolutions that all tasks share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import cnaps
+from cnaps import CNAPs, ModelConfig
+from cnaps.errors import InputError
+
+CONFIG = ModelConfig(
+    backbone="efficientnet_lite0", head="ridge", embedding_size=8, set_encoder_norm="none", generator_width=8
+)
+
+
+@pytest.fixture(scope="module")
+def task() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(6, 3, 32, 32, generator=generator), torch.arange(6) % 3
+
+
+def model(rank: int) -> CNAPs:
+    torch.manual_seed(0)
+    made = CNAPs(ModelConfig(**{**vars(CONFIG), "shared_rank": rank}))
+    made.backbone.load_pretrained()
+    return made
+
+
+def change(model: CNAPs) -> None:
+    assert model.shared is not None
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for outer in model.shared.outer:
+            outer.normal_(0, 0.05)
+
+
+def features(model: CNAPs, task: tuple[Tensor, Tensor]) -> Tensor:
+    return model.adapt(*task).features(task[0])
+
+
+def test_new_terms_leave_the_backbone_as_it_was(task: tuple[Tensor, Tensor]) -> None:
+    with torch.no_grad():
+        torch.testing.assert_close(features(model(4), task), features(model(0), task))
+
+
+def test_terms_are_those_of_the_weights_with_and_without_gradients(task: tuple[Tensor, Tensor]) -> None:
+    joined, by_hand = model(4), model(0)
+    change(joined)
+    assert joined.shared is not None
+    place = 0
+    with torch.no_grad():
+        for stage, names in zip(by_hand.backbone.stages, joined.shared.names, strict=True):
+            for name in names:
+                term = joined.shared.outer[place] @ joined.shared.inner[place]
+                stage.get_submodule(name).weight += term[:, :, None, None]
+                place += 1
+        expected = features(by_hand, task)
+        torch.testing.assert_close(features(joined, task), expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(features(joined, task).detach(), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_weights_that_changed_are_seen_by_the_next_task(task: tuple[Tensor, Tensor]) -> None:
+    trained = model(4)
+    with torch.no_grad():
+        before = features(trained, task)
+        change(trained)
+        assert not torch.allclose(features(trained, task), before, atol=1e-3)
+
+
+def test_training_changes_the_terms_and_never_the_backbone(task: tuple[Tensor, Tensor]) -> None:
+    trained = model(4)
+    assert trained.shared is not None
+    theta = {name: value.clone() for name, value in trained.backbone.state_dict().items()}
+    optimiser = torch.optim.SGD(trained.phi_parameters(), lr=0.1)
+    for _ in range(2):
+        optimiser.zero_grad()
+        loss = torch.nn.functional.cross_entropy(trained.adapt(*task).logits(task[0]), task[1])
+        loss.backward()
+        optimiser.step()
+    assert all(outer.abs().max() > 0 for outer in trained.shared.outer)
+    assert all(torch.equal(value, theta[name]) for name, value in trained.backbone.state_dict().items())
+
+
+def test_a_model_with_terms_ships_without_its_backbone_and_folds(
+    task: tuple[Tensor, Tensor], tmp_path: Path
+) -> None:
+    from cnaps.checkpoints import save_model
+
+    shipped = model(4)
+    change(shipped)
+    save_model(shipped, tmp_path / "model", package_backbone=True)
+    loaded = cnaps.load_model(tmp_path / "model")
+    with torch.no_grad():
+        adapted = shipped.adapt(*task)
+        torch.testing.assert_close(loaded.adapt(*task).logits(task[0]), adapted.logits(task[0]))
+        torch.testing.assert_close(adapted.fold()(task[0]), adapted.logits(task[0]), atol=1e-4, rtol=1e-4)
+
+
+def test_a_negative_rank_is_refused() -> None:
+    with pytest.raises(InputError, match="shared_rank"):
+        model(-1)
