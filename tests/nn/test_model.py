@@ -404,3 +404,16 @@ def test_a_shipped_model_is_half_as_large_and_takes_its_backbone_from_the_packag
         main(["ship", str(tmp_path / "changed"), str(tmp_path / "refused")])
     assert leaving.value.code == 2
     assert not (tmp_path / "refused").exists()
+
+
+def test_a_changed_or_loaded_backbone_is_used_at_once() -> None:
+    images, labels, targets = small_task()
+    model, other = small_model(), small_model()
+    with torch.no_grad():
+        before = model.adapt(images, labels).logits(targets)
+        for value in other.backbone.parameters():
+            value.mul_(1.5)
+        changed = other.adapt(images, labels).logits(targets)
+        assert not torch.allclose(before, changed)
+        model.load_state_dict(other.state_dict())
+        torch.testing.assert_close(model.adapt(images, labels).logits(targets), changed)

@@ -8,7 +8,7 @@ from torch import nn
 
 from cnaps import CNAPs, ModelConfig
 from cnaps.errors import InputError
-from cnaps.nn.film import fold
+from cnaps.nn.film import bind_folded
 
 from ..conftest import small_backbone
 
@@ -130,10 +130,10 @@ def test_forgetting_a_class_is_as_if_its_statistics_had_never_been(head):
 @pytest.mark.parametrize("mode", ["fixed", "paper"])
 def test_what_read_the_examples_also_predicts_and_is_not_folded_again(mode, monkeypatch):
     calls = []
-    monkeypatch.setattr("cnaps.nn.model.fold", lambda *a, **k: calls.append(None) or fold(*a, **k))
+    monkeypatch.setattr("cnaps.nn.model.bind_folded", lambda *a, **k: calls.append(None) or bind_folded(*a, **k))
     model = CNAPs(ModelConfig.preset("reference"))
     images, labels = torch.rand(4, 3, 84, 84), torch.tensor([0, 0, 1, 1])
-    parts = 1 + len(model.backbone.stages)
+    parts = len(model.backbone.stages)
     with torch.no_grad():
         adapted = model.adapt(images, labels)
         adapted.logits(images)

@@ -8,7 +8,7 @@ with it, so that many tasks, in many threads, use one network.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
@@ -21,6 +21,7 @@ from cnaps.nn.fused import ACTIVATIONS, FusedConv2d, LearningConv2d, can_fuse
 M = TypeVar("M", bound=nn.Module)
 SiteFilm = tuple[Tensor, Tensor]  # gamma (C,), beta (C,)
 StageFilm = Sequence[SiteFilm]  # in the order of the stage's sites
+_NOTHING = nn.Identity()  # in the place of what became part of a convolution
 
 
 @dataclass(frozen=True)
@@ -84,12 +85,40 @@ def fold(stage: M, units: Sequence[Unit], *, fuse: bool = False) -> M:
         scale, shift = _affine(conv, norm_at(folded, unit.norm))
         set_tensor(conv, "weight", conv.weight * scale[:, None, None, None])
         set_tensor(conv, "bias", shift)
-        _replace(folded, unit.norm, nn.Identity())
-        if fuse and can_fuse(conv):
+        _replace(folded, unit.norm, _NOTHING)
+    return _fuse(folded, units) if fuse else folded
+
+
+@torch.no_grad()
+def bind_folded(
+    folded: M, units: Sequence[Unit], sites: Sequence[str], film: StageFilm, *, fuse: bool = False
+) -> M:
+    """What `fold` makes of a bound stage, from the folded one: a task's FiLM is one more factor of the weights."""
+    convs = {unit.norm: unit.conv for unit in units}
+    bound = bind(folded, *_apart(sites, film, convs))
+    for name, (gamma, beta) in zip(sites, film, strict=True):
+        if name in convs:
+            conv = cast(nn.Conv2d, bound.get_submodule(convs[name]))
+            set_tensor(conv, "weight", conv.weight * gamma[:, None, None, None])
+            set_tensor(conv, "bias", torch.addcmul(beta, gamma, cast(Tensor, conv.bias)))
+    return _fuse(bound, units) if fuse else bound
+
+
+def _apart(sites: Sequence[str], film: StageFilm, folded: Container[str]) -> tuple[list[str], list[SiteFilm]]:
+    """The sites that are norms still, and their FiLM."""
+    kept = [(name, values) for name, values in zip(sites, film, strict=True) if name not in folded]
+    return [name for name, _ in kept], [values for _, values in kept]
+
+
+def _fuse(folded: M, units: Sequence[Unit]) -> M:
+    """Convolution and activation as one operation, where there are kernels for it; changes `folded` itself."""
+    for unit in units:
+        conv = cast(nn.Conv2d, folded.get_submodule(unit.conv))
+        if can_fuse(conv):
             activation = None if unit.activation is None else folded.get_submodule(unit.activation)
             _replace(folded, unit.conv, FusedConv2d(conv, activation))
             if unit.activation is not None:
-                _replace(folded, unit.activation, nn.Identity())
+                _replace(folded, unit.activation, _NOTHING)
     return folded
 
 
@@ -110,7 +139,7 @@ def unite(stage: M, units: Sequence[Unit]) -> M:
         _replace(united, unit.conv, LearningConv2d(conv, scale, shift, activation))
         for name in (unit.norm, unit.activation):
             if name is not None:
-                _replace(united, name, nn.Identity())
+                _replace(united, name, _NOTHING)
     return united
 
 

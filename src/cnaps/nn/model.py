@@ -20,7 +20,7 @@ from cnaps.nn.backbones import Backbone, create_backbone
 from cnaps.nn.checks import check_images, check_labels
 from cnaps.nn.context import Context
 from cnaps.nn.encoders import SetEncoder
-from cnaps.nn.film import Film, SiteFilm, bind, fold, unite
+from cnaps.nn.film import Film, SiteFilm, bind, bind_folded, fold, unite
 from cnaps.nn.heads import Head, create_head
 from cnaps.nn.shared import SharedTerms
 from cnaps.nn.statistics import ClassStatistics
@@ -81,6 +81,7 @@ class CNAPs(nn.Module):
         super().__init__()
         self.config = config = config or ModelConfig()
         self.notes: dict[str, Any] = {}  # what is known of the model beside its weights, such as its calibration
+        self._once: dict[int, tuple[object, nn.Module]] = {}  # folded stages, and what they were made from
         _check_config(config)
         self.backbone = backbone if backbone is not None else create_backbone(config.backbone)
         self.backbone.requires_grad_(False)
@@ -232,17 +233,34 @@ class CNAPs(nn.Module):
 
     def _stage(self, stage: int, film: tuple[SiteFilm, ...] | None, *, fuse: bool = True) -> nn.Module:
         """One stage with a task's FiLM; folded, and fused where there are kernels for it, without gradients."""
-        module, sites = self.backbone.stages[stage], self.backbone.sites[stage]
-        if self.shared is not None:
-            module = self.shared.join(stage, module)
+        sites, units = self.backbone.sites[stage], self.backbone.stage_units[stage]
         batch = self.config.backbone_norm == "batch"
+        if not batch and not torch.is_grad_enabled():
+            named, values = ([], ()) if film is None else (sites, film)
+            return bind_folded(self._folded(stage), units, named, values, fuse=fuse)
+        module = self._unadapted(stage)
         if film is not None:
             module = bind(module, sites, film, batch_statistics=batch)
-        if batch:
-            return module
-        if torch.is_grad_enabled():
-            return unite(module, self.backbone.stage_units[stage])
-        return fold(module, self.backbone.stage_units[stage], fuse=fuse)
+        return module if batch else unite(module, units)
+
+    def _unadapted(self, stage: int) -> nn.Module:
+        """A stage as all tasks share it."""
+        module = self.backbone.stages[stage]
+        return module if self.shared is None else self.shared.join(stage, module)
+
+    def _folded(self, stage: int) -> nn.Module:
+        """The same, folded: made anew only when a weight has changed."""
+        parts = (self.backbone.stages[stage], self.shared)
+        tensors = [t for part in parts if part is not None for t in (*part.parameters(), *part.buffers())]
+        state = tuple((t.data_ptr(), t._version) for t in tensors)
+        known = self._once.get(stage)
+        if known is None or known[0] != state:
+            folded = fold(self._unadapted(stage), self.backbone.stage_units[stage])
+            known = self._once[stage] = (state, folded)
+        return known[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_once": {}}
 
 
 def _check_config(config: ModelConfig) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from cnaps.nn.film import set_tensor, skeleton
 
@@ -37,32 +37,15 @@ class SharedTerms(nn.Module):
                 r = min(rank, inputs, outputs)
                 self.outer.append(nn.Parameter(torch.zeros(outputs, r)))
                 self.inner.append(nn.Parameter(torch.randn(r, inputs) / math.sqrt(inputs)))
-        self._joined: dict[int, tuple[object, nn.Module]] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_joined": {}}
 
     def join(self, index: int, stage: nn.Module) -> nn.Module:
-        """Stage number `index` with its terms in its weights; made once, as long as no gradients are wanted."""
-        first, names = sum(map(len, self.names[:index])), self.names[index]
-        terms = [(self.outer[first + i], self.inner[first + i], name) for i, name in enumerate(names)]
-        if torch.is_grad_enabled():
-            return _join(stage, terms)
-        weights = [cast(nn.Conv2d, stage.get_submodule(name)).weight for name in names]
-        used = [*weights, *(part for outer, inner, _ in terms for part in (outer, inner))]
-        state = tuple((tensor.data_ptr(), tensor._version) for tensor in used)  # another one after any change
-        known = self._joined.get(index)
-        if known is None or known[0] != state:
-            known = self._joined[index] = (state, _join(stage, terms))
-        return known[1]
-
-
-def _join(stage: nn.Module, terms: Iterable[tuple[Tensor, Tensor, str]]) -> nn.Module:
-    joined = skeleton(stage)
-    for outer, inner, name in terms:
-        conv = cast(nn.Conv2d, joined.get_submodule(name))
-        set_tensor(conv, "weight", conv.weight + (outer @ inner)[:, :, None, None])
-    return joined
+        """Stage number `index` with its terms in its weights; gradients flow into them."""
+        joined = skeleton(stage)
+        first = sum(map(len, self.names[:index]))
+        for i, name in enumerate(self.names[index], first):
+            conv = cast(nn.Conv2d, joined.get_submodule(name))
+            set_tensor(conv, "weight", conv.weight + (self.outer[i] @ self.inner[i])[:, :, None, None])
+        return joined
 
 
 def _is_pointwise(module: nn.Module) -> bool:
