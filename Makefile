@@ -79,7 +79,7 @@ collections: $(READY)
 
 default-model: collections
 	$(BIN)/cnaps train configs/cnaps-lite0.toml --run runs/cnaps-lite0 --processes 2
-	$(BIN)/cnaps ship runs/cnaps-lite0/best src/cnaps/models/cnaps-lite0
+	$(BIN)/cnaps ship runs/cnaps-lite0/last src/cnaps/models/cnaps-lite0 --shared 0.7
 
 UNSEEN := mnist,cifar10,traffic_sign,dtd
 TESTED := ilsvrc_2012 tiny_imagenet omniglot cu_birds vgg_flower quickdraw mnist cifar10 traffic_sign dtd

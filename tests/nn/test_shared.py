@@ -100,6 +100,26 @@ def test_a_model_with_terms_ships_without_its_backbone_and_folds(
         torch.testing.assert_close(adapted.fold()(task[0]), adapted.logits(task[0]), atol=1e-4, rtol=1e-4)
 
 
+def test_a_shipped_copy_may_go_back_some_of_the_way_to_the_backbone(tmp_path: Path) -> None:
+    from cnaps.cli import main
+
+    whole, plain = model(4), model(0)
+    change(whole)
+    whole.save(tmp_path / "whole")
+    plain.save(tmp_path / "plain")
+    with pytest.raises(SystemExit) as ended:
+        main(["ship", str(tmp_path / "whole"), str(tmp_path / "less"), "--shared", "0.5"])
+    assert not ended.value.code
+    less = cnaps.load_model(tmp_path / "less")
+    assert whole.shared is not None
+    assert less.shared is not None
+    torch.testing.assert_close(less.shared.outer[0], whole.shared.outer[0] / 2, atol=1e-3, rtol=1e-3)
+    with pytest.raises(SystemExit) as ended:
+        main(["ship", str(tmp_path / "plain"), str(tmp_path / "refused"), "--shared", "0.5"])
+    assert ended.value.code
+    assert not (tmp_path / "refused").exists()
+
+
 def test_a_negative_rank_is_refused() -> None:
     with pytest.raises(InputError, match="shared_rank"):
         model(-1)

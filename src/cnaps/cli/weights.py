@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from cnaps.errors import InputError
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
@@ -31,11 +33,18 @@ def import_weights(
 def ship(
     source: Path = typer.Argument(..., help="The folder of a model."),
     destination: Path = typer.Argument(..., help="The folder of the small copy."),
+    shared: float = typer.Option(
+        1.0, min=0.0, max=1.0, help="Multiply the terms that all tasks share: below 1, closer to the backbone."
+    ),
 ) -> None:
     """Make a small copy of a model: half precision, and without a backbone that an installed package carries."""
     from cnaps.checkpoints import load_model, save_model
 
     model = load_model(source)
+    if model.shared is not None:
+        model.shared.scale(shared)
+    elif shared != 1:
+        raise InputError(f"{source} has no shared terms (shared_rank is 0): leave --shared away")
     package = model.backbone.pretrained is not None
     save_model(model, destination, half=True, package_backbone=package)
     size = sum(file.stat().st_size for file in destination.iterdir()) / 1e6

@@ -47,6 +47,12 @@ class SharedTerms(nn.Module):
             set_tensor(conv, "weight", conv.weight + (self.outer[i] @ self.inner[i])[:, :, None, None])
         return joined
 
+    @torch.no_grad()
+    def scale(self, factor: float) -> None:
+        """Go back some of the way to the backbone, which often helps in domains that training did not know."""
+        for outer in self.outer:
+            outer.mul_(factor)
+
 
 def _is_pointwise(module: nn.Module) -> bool:
     return isinstance(module, nn.Conv2d) and module.kernel_size == (1, 1) and module.groups == 1
