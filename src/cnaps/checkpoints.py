@@ -157,7 +157,10 @@ def load_weights(module: nn.Module, state: Mapping[str, Tensor], source: str) ->
 
 def fingerprint(model: CNAPs) -> str:
     """A hash of the configuration and of every weight."""
-    digest = hashlib.sha256(json.dumps(asdict(model.config), sort_keys=True).encode())
+    config = asdict(model.config)
+    if not config["shared_rank"]:  # came later: models without it keep the fingerprint that task files know
+        del config["shared_rank"]
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
     for name, value in sorted(model.state_dict().items()):
         digest.update(name.encode())
         digest.update(value.detach().cpu().contiguous().numpy().tobytes())
