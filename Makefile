@@ -80,6 +80,9 @@ collections: $(READY)
 default-model: collections
 	$(BIN)/cnaps train configs/cnaps-lite0.toml --run runs/cnaps-lite0 --processes 2
 	$(BIN)/cnaps ship runs/cnaps-lite0/last src/cnaps/models/cnaps-lite0 --shared 0.7
+	$(BIN)/cnaps evaluate $(addprefix collections/,tiny_imagenet omniglot cu_birds vgg_flower quickdraw) --model cnaps-lite0 \
+	  --learners cnaps --split valid --tasks 40 --seed 7 --max-ways 20 --max-context 200 --processes 2 --out out/valid
+	$(BIN)/cnaps calibrate src/cnaps/models/cnaps-lite0 out/valid
 
 UNSEEN := mnist,cifar10,traffic_sign,dtd
 TESTED := ilsvrc_2012 tiny_imagenet omniglot cu_birds vgg_flower quickdraw mnist cifar10 traffic_sign dtd
