@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from cnaps.nn.backbones import create_backbone
-from cnaps.nn.film import bind, foldable_units, unite
+from cnaps.nn.film import bind, bind_folded, fold, foldable_units, unite
 from cnaps.nn.fused import LearningConv2d
 
 
@@ -44,6 +44,21 @@ def test_a_united_stage_has_the_results_and_gradients_of_its_parts(name, stage):
     apart = gradients(bind(module, sites, film), images, learned)
     for one, other in zip(gradients(united, images, learned), apart, strict=True):
         torch.testing.assert_close(one, other, atol=2e-3 * other.abs().max().item(), rtol=1e-3)
+
+
+@pytest.mark.parametrize("fuse", [False, True])
+@pytest.mark.parametrize("kept", [0, 1], ids=["every norm folded", "one norm left as it is"])
+@pytest.mark.parametrize("name", ["resnet18", "efficientnet_lite0"])
+def test_film_bound_to_a_folded_stage_is_film_bound_to_the_stage(name, kept, fuse):
+    module, units, sites, images = random_stage(name, 1)
+    film = [(torch.rand(c) - 0.3, torch.randn(c)) for c in (module.get_submodule(s).num_features for s in sites)]
+    with torch.no_grad():
+        expected = bind(module, sites, film)(images)
+        folded = fold(module, units[kept:])
+        found = bind_folded(folded, units[kept:], sites, film, fuse=fuse)(images)
+        untouched = folded(images)
+    torch.testing.assert_close(found, expected, atol=1e-4 * expected.abs().max().item(), rtol=1e-3)
+    torch.testing.assert_close(untouched, module(images).detach(), atol=1e-3, rtol=1e-3)
 
 
 def test_an_activation_in_place_that_is_no_part_of_a_unit_leaves_gradients_right():
