@@ -8,7 +8,7 @@ with it, so that many tasks, in many threads, use one network.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
@@ -95,19 +95,14 @@ def bind_folded(
 ) -> M:
     """What `fold` makes of a bound stage, from the folded one: a task's FiLM is one more factor of the weights."""
     convs = {unit.norm: unit.conv for unit in units}
-    bound = bind(folded, *_apart(sites, film, convs))
+    norms = {name: values for name, values in zip(sites, film, strict=True) if name not in convs}
+    bound = bind(folded, list(norms), list(norms.values()))
     for name, (gamma, beta) in zip(sites, film, strict=True):
         if name in convs:
             conv = cast(nn.Conv2d, bound.get_submodule(convs[name]))
             set_tensor(conv, "weight", conv.weight * gamma[:, None, None, None])
             set_tensor(conv, "bias", torch.addcmul(beta, gamma, cast(Tensor, conv.bias)))
     return _fuse(bound, units) if fuse else bound
-
-
-def _apart(sites: Sequence[str], film: StageFilm, folded: Container[str]) -> tuple[list[str], list[SiteFilm]]:
-    """The sites that are norms still, and their FiLM."""
-    kept = [(name, values) for name, values in zip(sites, film, strict=True) if name not in folded]
-    return [name for name, _ in kept], [values for _, values in kept]
 
 
 def _fuse(folded: M, units: Sequence[Unit]) -> M:
