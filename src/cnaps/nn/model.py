@@ -250,8 +250,10 @@ class CNAPs(nn.Module):
 
     def _folded(self, stage: int) -> nn.Module:
         """The same, folded: made anew only when a weight has changed."""
-        parts = (self.backbone.stages[stage], self.shared)
-        tensors = [t for part in parts if part is not None for t in (*part.parameters(), *part.buffers())]
+        module = self.backbone.stages[stage]
+        tensors = [*module.parameters(), *module.buffers()]
+        if self.shared is not None:
+            tensors += [part for _, *parts in self.shared.terms(stage) for part in parts]
         state = tuple((t.data_ptr(), t._version) for t in tensors)
         known = self._once.get(stage)
         if known is None or known[0] != state:

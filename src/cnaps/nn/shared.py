@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from cnaps.nn.film import set_tensor, skeleton
 
@@ -29,6 +29,7 @@ class SharedTerms(nn.Module):
 
     def __init__(self, stages: Iterable[nn.Module], rank: int) -> None:
         super().__init__()
+        stages = list(stages)
         self.names = [[n for n, m in stage.named_modules() if _is_pointwise(m)] for stage in stages]
         self.outer, self.inner = nn.ParameterList(), nn.ParameterList()
         for stage, names in zip(stages, self.names, strict=True):
@@ -38,18 +39,22 @@ class SharedTerms(nn.Module):
                 self.outer.append(nn.Parameter(torch.zeros(outputs, r)))
                 self.inner.append(nn.Parameter(torch.randn(r, inputs) / math.sqrt(inputs)))
 
+    def terms(self, index: int) -> list[tuple[str, Tensor, Tensor]]:
+        """Of stage number `index`: the names of its convolutions, each with its U and V."""
+        first = sum(map(len, self.names[:index]))
+        return [(name, self.outer[i], self.inner[i]) for i, name in enumerate(self.names[index], first)]
+
     def join(self, index: int, stage: nn.Module) -> nn.Module:
         """Stage number `index` with its terms in its weights; gradients flow into them."""
         joined = skeleton(stage)
-        first = sum(map(len, self.names[:index]))
-        for i, name in enumerate(self.names[index], first):
+        for name, outer, inner in self.terms(index):
             conv = cast(nn.Conv2d, joined.get_submodule(name))
-            set_tensor(conv, "weight", conv.weight + (self.outer[i] @ self.inner[i])[:, :, None, None])
+            set_tensor(conv, "weight", conv.weight + (outer @ inner)[:, :, None, None])
         return joined
 
     @torch.no_grad()
     def scale(self, factor: float) -> None:
-        """Go back some of the way to the backbone, which often helps in domains that training did not know."""
+        """Go back some of the way to the backbone: 1 leaves the terms as they are, 0 takes them away."""
         for outer in self.outer:
             outer.mul_(factor)
 

@@ -53,9 +53,7 @@ def _whole_task(images: Tensor, options: Augmentation, generator: torch.Generato
         crop = images[..., y : y + cut, x : x + cut].float()
         images = _to_uint8(F.interpolate(crop, size=(size, size), mode="bilinear", align_corners=False))
     if coarse < options.coarse:
-        size = images.shape[-1]
-        small = F.interpolate(images.float(), scale_factor=0.25 + 0.35 * detail, mode="area")
-        images = _to_uint8(F.interpolate(small, size=(size, size), mode="bilinear", align_corners=False))
+        images = _to_uint8(_coarse(images.float(), 0.25 + 0.35 * detail))
     if outline < options.outline:
         grey = _grey(images.float())
         edges = F.max_pool2d(grey, 3, 1, 1) + F.max_pool2d(-grey, 3, 1, 1)  # the range within 3 x 3 pixels
@@ -123,9 +121,7 @@ def augment_images(
         values = F.grid_sample(values, grid, mode="bilinear", padding_mode="border", align_corners=False)
     if blur > 0:
         share = blur * torch.rand(n, generator=generator).to(images.device)[:, None, None, None]
-        small = F.interpolate(values, scale_factor=0.2, mode="area")
-        coarse = F.interpolate(small, size=values.shape[-2:], mode="bilinear", align_corners=False)
-        values = torch.lerp(values, coarse, share)
+        values = torch.lerp(values, _coarse(values, 0.2), share)
     if jitter > 0:
         low = math.log1p(-min(jitter, 0.99))
         brightness, contrast, saturation = torch.exp(low * (2 * draws[:, 4:7] - 1))[..., None, None].unbind(1)
@@ -135,6 +131,12 @@ def augment_images(
         grey = _grey(values)
         values = grey + (values - grey) * saturation[..., None]
     return _to_uint8(values)
+
+
+def _coarse(values: Tensor, share: float) -> Tensor:
+    """Shrunk to a share of their side and enlarged again."""
+    small = F.interpolate(values, scale_factor=share, mode="area")
+    return F.interpolate(small, size=values.shape[-2:], mode="bilinear", align_corners=False)
 
 
 def _grey(values: Tensor) -> Tensor:
