@@ -100,6 +100,14 @@ class MamlAdapted:
         """The last layer."""
         return LinearClassifier(self.weights["head.weight"], self.weights["head.bias"])
 
+    def features(self, images: Tensor) -> Tensor:
+        """Features (M, d) of float images (M, 3, H, W)."""
+        return self.model.embed(self.weights, images)
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Logits (M, C) of features (M, d)."""
+        return self.classifier(features)
+
     def logits(self, images: Tensor) -> Tensor:
         """(M, 3, H, W) -> (M, C)."""
         return self.classifier(self.model.embed(self.weights, images))

@@ -47,6 +47,7 @@ class Adapted:
         self.statistics = statistics
         self.task_embedding = task_embedding  # z_G
         self.seen = seen  # images read so far
+        self.context_features: Tensor | None = None  # (N, d) of the context itself; kept for training only
 
     def update(self, images: Tensor, labels: Tensor, *, mode: str = "fixed") -> Adapted:
         """The classifier after more examples, of known classes or new ones; earlier images are not needed.
@@ -166,7 +167,10 @@ class Adapted:
         scatter = None if s.scatter is None else tuple(f.detach() for f in s.scatter)
         statistics = replace(s, means=s.means.detach(), scatter=scatter)
         return self._with(
-            film=self.film.detach(), statistics=statistics, task_embedding=self.task_embedding.detach()
+            film=self.film.detach(),
+            statistics=statistics,
+            task_embedding=self.task_embedding.detach(),
+            context_features=None,
         )
 
     def keep(self, modules: list[nn.Module]) -> None:

@@ -215,7 +215,9 @@ class CNAPs(nn.Module):
         embedded = self.head.embed(torch.cat(features, 1))
         statistics = ClassStatistics.of(embedded, index, len(classes), scatter=self.head.needs_scatter)
         adapted = Adapted(self, Film(tuple(film)), classes, statistics, embedding, len(images) + earlier_images)
-        if not torch.is_grad_enabled():
+        if torch.is_grad_enabled():
+            adapted.context_features = embedded
+        else:
             adapted.keep(modules)
         return adapted
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,14 +12,25 @@ from torch.nn import functional as F
 from cnaps.training.config import Augmentation
 
 
+class ChangedTask(NamedTuple):
+    """The images of a task after the changes."""
+
+    context: Tensor
+    targets: Tensor
+    whole: bool  # things are still to be seen as a whole and upright, in whatever colours and sharpness
+
+
 def augment_task(
     context: Tensor, targets: Tensor, options: Augmentation, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
+) -> ChangedTask:
     """Change the images of a task, (N, 3, S, S) and (M, 3, S, S) uint8, square; labels stay as they are."""
     if options == Augmentation():
-        return context, targets
+        return ChangedTask(context, targets, True)
     images = torch.cat([context, targets])
-    images = _whole_task(images, options, generator)
+    plates = options.plate and torch.rand((), generator=generator) < options.plate and _is_ink(images)
+    if plates:
+        images = _on_plates(images, generator)
+    images, whole = _whole_task(images, options, generator)
     if options.duotone and torch.rand((), generator=generator) < options.duotone:
         images = _duotone(images, generator)
     if options.image_tasks == 1 or torch.rand((), generator=generator) < options.image_tasks:
@@ -31,10 +43,10 @@ def augment_task(
             blur=options.image_blur,
             generator=generator,
         )
-    return images[: len(context)], images[len(context) :]
+    return ChangedTask(images[: len(context)], images[len(context) :], whole and not plates)
 
 
-def _whole_task(images: Tensor, options: Augmentation, generator: torch.Generator) -> Tensor:
+def _whole_task(images: Tensor, options: Augmentation, generator: torch.Generator) -> tuple[Tensor, bool]:
     # Every number is drawn whether or not it is used: switching one option leaves the others' draws alone.
     chance = torch.rand(7, generator=generator).tolist()
     turns = int(torch.randint(1, 4, (), generator=generator))
@@ -44,20 +56,22 @@ def _whole_task(images: Tensor, options: Augmentation, generator: torch.Generato
     coarse, outline, detail = torch.rand(3, generator=generator).tolist()
     if chance[0] < options.flip:
         images = images.flip(-1)
+    whole = True
     if chance[1] < options.rotate:
-        images = images.rot90(turns, (-2, -1))
+        images, whole = images.rot90(turns, (-2, -1)), False
     if chance[2] < options.zoom:
         size = images.shape[-1]
         cut = max(1, round(size * (options.min_zoom + side * (1 - options.min_zoom))))
         x, y = round(left * (size - cut)), round(top * (size - cut))
         crop = images[..., y : y + cut, x : x + cut].float()
         images = _to_uint8(F.interpolate(crop, size=(size, size), mode="bilinear", align_corners=False))
+        whole &= cut >= 0.75 * size
     if coarse < options.coarse:
         images = _to_uint8(_coarse(images.float(), 0.25 + 0.35 * detail))
     if outline < options.outline:
         grey = _grey(images.float())
         edges = F.max_pool2d(grey, 3, 1, 1) + F.max_pool2d(-grey, 3, 1, 1)  # the range within 3 x 3 pixels
-        images = _to_uint8(2 * edges).expand_as(images)
+        images, whole = _to_uint8(2 * edges).expand_as(images), False
     if chance[3] < options.greyscale:
         images = _grey(images.float()).round().to(torch.uint8).expand_as(images)
     if chance[4] < options.permute_channels:
@@ -69,7 +83,7 @@ def _whole_task(images: Tensor, options: Augmentation, generator: torch.Generato
         images = _to_uint8(255 * low + (high - low) * images.float())
     if chance[6] < options.invert:
         images = 255 - images
-    return images
+    return images, whole
 
 
 def _duotone(images: Tensor, generator: torch.Generator) -> Tensor:
@@ -87,6 +101,61 @@ def _duotone(images: Tensor, generator: torch.Generator) -> Tensor:
     # dark stays darker than bright in every place
     dark, bright = 0.75 * torch.minimum(one, other), 0.25 + 0.75 * torch.maximum(one, other)
     return _to_uint8(255 * torch.lerp(dark, bright, share))
+
+
+def _is_ink(images: Tensor) -> bool:
+    """Whether most images are characters or drawings: without colour, and mostly an even ground."""
+    values = images.float()
+    colourless = (values.amax(1) - values.amin(1)).amax((1, 2)) < 8
+    grey = _grey(values).flatten(1)
+    even = ((grey - grey.median(1, keepdim=True).values).abs() < 16).float().mean(1) > 0.4
+    return bool((colourless & even).float().mean() > 0.8)
+
+
+def _on_plates(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Ink painted on a plate: one design for a task, each image in its own scene."""
+    n, size, device = len(images), images.shape[-1], images.device
+
+    def draw(*shape: int) -> Tensor:
+        return torch.rand(*shape, generator=generator).to(device)
+
+    # where each pixel of each image lies on its plate, whose rim is at a distance of 1
+    stretch = 0.95 + 0.35 * draw(n, 2)
+    angle, lean, shift = 0.15 * (2 * draw(n) - 1), 0.2 * (2 * draw(n) - 1), 0.12 * (2 * draw(n, 2) - 1)
+    place = torch.zeros(n, 2, 3, device=device)
+    place[:, 0, 0], place[:, 0, 1] = stretch[:, 0] * angle.cos(), stretch[:, 0] * (lean - angle.sin())
+    place[:, 1, 0], place[:, 1, 1] = stretch[:, 1] * angle.sin(), stretch[:, 1] * angle.cos()
+    place[:, :, 2] = shift
+    uv = F.affine_grid(place, [n, 1, size, size], align_corners=False)  # (N, S, S, 2)
+    chances = draw(3).tolist()
+    sides, border, inner = int(3 + 6 * chances[0]), 0.25 * chances[1], 0.5 + 0.25 * chances[2]
+    turn = math.pi * (0.5 + int(torch.randint(0, 2, (), generator=generator)) + 1 / sides)
+    corners = torch.arange(sides, device=device) * (2 * math.pi / sides) + turn
+    across = torch.stack([corners.cos(), corners.sin()])  # (2, sides)
+    distance = (uv @ across).amax(-1) * (1.15 if sides < 5 else 1.0) if sides < 8 else uv.norm(dim=-1)
+    plate = torch.sigmoid((1 - distance) * 25)[:, None]
+    face = torch.sigmoid((1 - border - distance) * 25)[:, None]
+
+    grey = _grey(images.float())
+    ink = (grey - grey.flatten(1).median(1).values[:, None, None, None]).abs()
+    ink = ink / ink.amax((2, 3), keepdim=True).clamp_min(1)
+    ink = F.grid_sample(ink, uv / inner, mode="bilinear", padding_mode="zeros", align_corners=False)
+
+    colours = draw(3, 1, 3, 1, 1)  # of the face, the border and the ink
+    apart = (colours[0] - colours[2]).abs().mean() < 0.35
+    colours[2] = torch.where(apart, (colours[0] + 0.5) % 1.0, colours[2])
+    scene = torch.zeros(n, 3, size, size, device=device)
+    for cells in (1, 2, 4, 8, 16):
+        field = draw(n, 3, cells, cells) - 0.5
+        scene += F.interpolate(field, size=(size, size), mode="bilinear", align_corners=False) / (1 + cells / 8)
+    painted = torch.lerp(colours[1], torch.lerp(colours[0], colours[2], ink), face)
+    scene = torch.lerp(scene, scene.mean(1, keepdim=True), draw(n, 1, 1, 1).sqrt())  # many are almost grey
+    picture = torch.lerp((0.5 + scene).clamp(0, 1), painted, plate)
+    light = torch.exp(-1.2 * draw(n, 1, 2, 2).square()) * (0.6 + 0.4 * draw(n, 1, 1, 1))
+    haze = 0.5 * draw(n, 3, 1, 1)
+    picture = picture * F.interpolate(light, size=(size, size), mode="bilinear", align_corners=False)
+    picture = torch.lerp(picture, haze.expand_as(picture), 0.5 * draw(n, 1, 1, 1))
+    return _to_uint8(255 * torch.lerp(picture, _coarse(picture, 0.22), draw(n, 1, 1, 1)))
 
 
 def augment_images(

@@ -111,6 +111,19 @@ class Loss:
 
 
 @dataclass(frozen=True)
+class Teaching:
+    """Features like those that theta has of the same image enlarged, as a second aim of training."""
+
+    weight: float = 0.0  # times one minus the cosine between the two; 0: no teacher
+    size: int = 192  # at which theta looks at the images
+    collections: tuple[str, ...] = ()  # names of those that are of the kind that theta learned from
+
+    def __post_init__(self) -> None:
+        check(self.weight >= 0, "teacher.weight must be 0 (no teacher) or above")
+        check(not self.weight or bool(self.collections), "teacher.collections is empty: name those to teach on")
+
+
+@dataclass(frozen=True)
 class Validation:
     """When to validate, on how many tasks a set, and what makes a model better."""
 
@@ -150,6 +163,7 @@ class Augmentation:
     min_zoom: float = 0.6  # the smallest side of that crop
     coarse: float = 0.0  # every image shrunk to 25-60% of its side and enlarged again
     outline: float = 0.0  # only edges remain, as in a drawing
+    plate: float = 0.0  # characters and drawings painted on a plate of some shape, as signs are
     duotone: float = 0.0  # brightness between two colours, which differ between and within images
     image_tasks: float = 1.0  # share of the tasks whose images are changed each by itself, as follows
     image_turn: float = 0.0  # largest angle, as a share of a right angle
@@ -205,6 +219,7 @@ class TrainConfig:
     tasks: Tasks = field(default_factory=Tasks)
     optimiser: Optimiser = field(default_factory=Optimiser)
     loss: Loss = field(default_factory=Loss)
+    teacher: Teaching = field(default_factory=Teaching)
     augmentation: Augmentation = field(default_factory=Augmentation)
     validation: Validation = field(default_factory=Validation)
     memory: Memory = field(default_factory=Memory)
@@ -215,6 +230,10 @@ class TrainConfig:
         check(bool(self.data.train), "data.train is empty: name at least one collection to train on")
         check(self.checkpoint_every >= 1, "checkpoint_every must be at least 1")
         check(self.validation.every >= 1, "validation.every must be at least 1")
+        check(
+            not self.teacher.weight or self.theta.mode == "frozen",
+            "a teacher needs theta.mode to be frozen: it is theta as it was, and would change while it teaches",
+        )
         check(not (self.init.model and self.model), "give either init.model or a [model] table, not both")
 
 

@@ -23,6 +23,7 @@ from cnaps.training.config import TrainConfig, check
 from cnaps.training.distributed import World
 from cnaps.training.engine import Job, NonFiniteError, Stopping
 from cnaps.training.tasks import TaskStream, open_collections, task_generator, validation_sampler
+from cnaps.training.teacher import Teacher
 
 if TYPE_CHECKING:
     from cnaps.nn.model import CNAPs
@@ -52,6 +53,10 @@ class EpisodicJob(Job):
         self.steps = config.tasks.steps
         self.validate_every = max(1, config.validation.every // config.tasks.per_step)
         self.size = config.data.image_size or model.image_size
+        self._teacher: Teacher | None = None
+        if config.teacher.weight:
+            check(model.kind == "cnaps", f"a teacher is for the learner cnaps, not for {model.kind}")
+            self._teacher = Teacher(model.backbone, config.teacher)
         self._train = open_collections(config.data.train, "train")
         self._valid = open_collections(config.data.valid, "valid")
         self._stream = TaskStream(self._train, config.tasks, config.seed)
@@ -109,7 +114,7 @@ class EpisodicJob(Job):
         device, memory, options = self.world.device, self.config.memory, self.config.loss
         generator = task_generator(self.config.seed, task.index)
         context, targets = task.context_images.to(device), task.target_images.to(device)
-        context, targets = augment_task(context, targets, self.config.augmentation, generator)
+        context, targets, true = augment_task(context, targets, self.config.augmentation, generator)
         labels = task.target_labels.to(device)
         torch.manual_seed(generator.initial_seed())  # for whatever a backbone of one's own may draw
         with self.world.autocast():
@@ -124,14 +129,17 @@ class EpisodicJob(Job):
             inputs = self.model.preprocess(targets)
             if memory.checkpoint:
                 parts = inputs.split(memory.chunk_size or 64)
-                logits = torch.cat([checkpoint(adapted.logits, part, use_reentrant=False) for part in parts])
+                features = torch.cat([checkpoint(adapted.features, part, use_reentrant=False) for part in parts])
             else:
-                logits = adapted.logits(inputs)
+                features = adapted.features(inputs)
+            logits = adapted.classify(features)
             loss = F.cross_entropy(logits.float() / options.temperature, labels, reduction=options.reduction)
             if isinstance(self.model, Tadam):
                 names = [f"{task.collection}/{name}" for name in task.class_names]
                 loss = loss + self.model.auxiliary_loss(adapted, names)
-        total = loss / count
+            total = loss / count
+            if self._teacher is not None and true and self._teacher.teaches(task.collection):
+                total = total + self._teacher.loss(task, adapted, features) / count
         if options.penalty:
             # The reference adds the penalty once a task, undivided; with the paper's means it is a mean too.
             share = 1.0 if options.reduction == "sum" else 1 / count
