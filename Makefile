@@ -79,7 +79,8 @@ collections: $(READY)
 
 default-model: collections
 	$(BIN)/cnaps train configs/cnaps-lite0.toml --run runs/cnaps-lite0 --processes 2
-	$(BIN)/cnaps ship runs/cnaps-lite0/last src/cnaps/models/cnaps-lite0 --shared 0.7
+	$(BIN)/cnaps train configs/cnaps-lite0-taught.toml --run runs/cnaps-lite0-taught --processes 2
+	$(BIN)/cnaps ship runs/cnaps-lite0-taught/last src/cnaps/models/cnaps-lite0 --average runs/cnaps-lite0/last --shared 0.85
 	$(BIN)/cnaps evaluate $(addprefix collections/,tiny_imagenet omniglot cu_birds vgg_flower quickdraw) --model cnaps-lite0 \
 	  --learners cnaps --split valid --tasks 40 --seed 7 --max-ways 20 --max-context 200 --processes 2 --out out/valid
 	$(BIN)/cnaps calibrate src/cnaps/models/cnaps-lite0 out/valid

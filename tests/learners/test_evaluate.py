@@ -176,6 +176,19 @@ def test_calibration_is_written_to_the_model_and_used(
     assert sum(s.nlls[6] for s in after) < sum(s.nlls[6] for s in before)  # at T = 1
 
 
+def test_results_of_another_model_do_not_calibrate(
+    evaluate: list[object], saved_model: Path, tmp_path: Path
+) -> None:
+    run(*evaluate, "--tasks", 2, "--learners", "cnaps")
+    other = load_model(saved_model)
+    for parameter in other.phi_parameters():
+        parameter.data.add_(0.1)
+    other.save(tmp_path / "other")
+    refused = CliRunner().invoke(app, ["calibrate", str(tmp_path / "other"), str(tmp_path / "results")])
+    assert "results of another model" in str(refused.exception)
+    assert "calibration" not in load_model(tmp_path / "other").notes
+
+
 @pytest.mark.parametrize("name", ["ablation", "adapters", "speed", "design-space", "embeddings"])
 def test_an_experiment_writes_table_picture_and_page(
     name: str, digits: Collection, saved_model: Path, tmp_path: Path

@@ -120,6 +120,42 @@ def test_a_shipped_copy_may_go_back_some_of_the_way_to_the_backbone(tmp_path: Pa
     assert not (tmp_path / "refused").exists()
 
 
+def test_a_shipped_copy_may_be_the_mean_of_two_models(tmp_path: Path) -> None:
+    from cnaps.cli import main
+
+    one, other = model(4), model(4)
+    other.backbone.load_state_dict(one.backbone.state_dict())
+    change(other)
+    one.save(tmp_path / "one")
+    other.save(tmp_path / "other")
+    with pytest.raises(SystemExit) as ended:
+        main(["ship", str(tmp_path / "one"), str(tmp_path / "mean"), "--average", str(tmp_path / "other")])
+    assert not ended.value.code
+    mean = cnaps.load_model(tmp_path / "mean").state_dict()
+    for name, value in one.state_dict().items():
+        wanted = (value + other.state_dict()[name]) / 2 if value.is_floating_point() else value
+        torch.testing.assert_close(mean[name], wanted, atol=2e-3, rtol=2e-3)
+
+
+def test_models_that_differ_in_more_than_phi_have_no_mean(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from cnaps.cli import main
+
+    one, ranked, elsewhere = model(4), model(2), model(4)
+    ranked.backbone.load_state_dict(one.backbone.state_dict())
+    elsewhere.backbone.load_state_dict(one.backbone.state_dict())
+    next(elsewhere.backbone.parameters()).data.add_(1)
+    one.save(tmp_path / "one")
+    for name, other in {"ranked": ranked, "elsewhere": elsewhere}.items():
+        other.save(tmp_path / name)
+        with pytest.raises(SystemExit) as ended:
+            main(["ship", str(tmp_path / "one"), str(tmp_path / "mean"), "--average", str(tmp_path / name)])
+        assert ended.value.code
+        assert "cannot be averaged" in capsys.readouterr().err
+        assert not (tmp_path / "mean").exists()
+
+
 def test_a_negative_rank_is_refused() -> None:
     with pytest.raises(InputError, match="shared_rank"):
         model(-1)

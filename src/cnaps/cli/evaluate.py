@@ -98,10 +98,13 @@ def calibrate(
     from cnaps.errors import DataError
     from cnaps.experiments.scores import ScoreBook, fit_calibration
 
-    chosen = [score for score in ScoreBook(results).read().values() if score.learner == learner]
+    book, own = ScoreBook(results), load_model(model)
+    chosen = [score for score in book.read().values() if score.learner == learner]
     if not chosen:
         raise DataError(f"{results} has no results of {learner}")
-    old = load_model(model).notes.get("calibration", (0.0, 0.0, 0.0))
+    if book.setup["learner"][learner] != own.fingerprint():
+        raise DataError(f"{results} has results of another model than {model}: evaluate this one first")
+    old = own.notes.get("calibration", (0.0, 0.0, 0.0))
     found = [round(a + b, 4) for a, b in zip(old, fit_calibration(chosen), strict=True)]
     write_notes(model, {"calibration": found})
     a, b, c = found

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from cnaps.errors import InputError
+
+if TYPE_CHECKING:
+    from cnaps.nn.model import CNAPs
 
 
 def register(app: typer.Typer) -> None:
@@ -33,6 +37,9 @@ def import_weights(
 def ship(
     source: Path = typer.Argument(..., help="The folder of a model."),
     destination: Path = typer.Argument(..., help="The folder of the small copy."),
+    average: Path | None = typer.Option(
+        None, help="Another model that this one's training started from, or the other way round: take the mean."
+    ),
     shared: float = typer.Option(
         1.0, min=0.0, max=1.0, help="Multiply the terms that all tasks share: below 1, closer to the backbone."
     ),
@@ -41,6 +48,8 @@ def ship(
     from cnaps.checkpoints import load_model, save_model
 
     model = load_model(source)
+    if average is not None:
+        _average(model, load_model(average), f"{source} and {average}")
     if model.shared is not None:
         model.shared.scale(shared)
     elif shared != 1:
@@ -49,3 +58,16 @@ def ship(
     save_model(model, destination, half=True, package_backbone=package)
     size = sum(file.stat().st_size for file in destination.iterdir()) / 1e6
     typer.echo(f"wrote {destination}: {size:.1f} MB")
+
+
+def _average(model: CNAPs, other: CNAPs, names: str) -> None:
+    """Move phi half of the way to that of another model."""
+    import torch
+
+    own, its = model.state_dict(), other.state_dict()
+    theta = [name for name in own if name.startswith("backbone.")]
+    if model.config != other.config or any(not torch.equal(own[name], its[name]) for name in theta):
+        raise InputError(f"{names} cannot be averaged: they differ in their settings or in their backbone")
+    for name, value in own.items():
+        if name not in theta:
+            value.lerp_(its[name], 0.5)

@@ -107,15 +107,18 @@ class ScoreBook:
         """Add lines."""
         append_lines(self._path, map(asdict, scores))
 
+    @property
+    def setup(self) -> dict[str, Any]:
+        """What the scores are scores of: tasks, data sets and learners, with their fingerprints."""
+        path = self.folder / "setup.json"
+        try:
+            return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path} cannot be read ({error}); choose another folder") from error
+
     def agree(self, setup: Mapping[str, Any], write: bool) -> dict[str, Any]:
         """The setup of all runs in this folder; refused where `setup` would mix results of different things."""
-        path = self.folder / "setup.json"
-        merged: dict[str, Any] = {}
-        if path.exists():
-            try:
-                merged = json.loads(path.read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:
-                raise DataError(f"{path} cannot be read ({error}); choose another folder") from error
+        merged = self.setup
         for part, values in setup.items():
             held = merged.setdefault(part, {})
             for name, value in values.items():
@@ -125,7 +128,7 @@ class ScoreBook:
                         "choose another --out, or remove the folder"
                     )
         if write:
-            write_json(path, merged)
+            write_json(self.folder / "setup.json", merged)
         return merged
 
 
