@@ -6,7 +6,7 @@ from typing import Any
 
 from mkdocs.structure.files import File
 
-LINKED = ("ARCHITECTURE.md", "CHANGELOG.md", "LICENSE", "configs/cnaps-lite0.toml")
+LINKED = ("ARCHITECTURE.md", "CHANGELOG.md", "LICENSE", "configs/cnaps-lite0.toml", "configs/cnaps-lite0-taught.toml")
 
 
 def on_files(files: Any, config: Any) -> Any:
