@@ -72,6 +72,7 @@ def test_context_and_targets_are_both_taught(settings: dict[str, Any]) -> None:
     seen = torch.cat([adapted.features(context), targets])
     expected = 4 * (1 - F.cosine_similarity(seen, wanted)).mean()
     assert job._teacher.loss(task, adapted, targets).item() == pytest.approx(expected.item(), rel=1e-4)
+    assert job._teacher.loss(task, adapted, targets.detach()).requires_grad, "the context alone teaches, too"
 
 
 @pytest.mark.parametrize(
