@@ -6,7 +6,8 @@ from typing import Any
 
 from mkdocs.structure.files import File
 
-LINKED = ("ARCHITECTURE.md", "CHANGELOG.md", "LICENSE", "configs/cnaps-lite0.toml", "configs/cnaps-lite0-taught.toml")
+CONFIGS = ("configs/cnaps-lite0.toml", "configs/cnaps-lite0-taught.toml")
+LINKED = ("ARCHITECTURE.md", "CHANGELOG.md", "LICENSE", *CONFIGS)
 
 
 def on_files(files: Any, config: Any) -> Any:
