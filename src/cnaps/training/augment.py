@@ -27,7 +27,8 @@ def augment_task(
     if options == Augmentation():
         return ChangedTask(context, targets, True)
     images = torch.cat([context, targets])
-    plates = options.plate and torch.rand((), generator=generator) < options.plate and _is_ink(images)
+    chosen = options.plate > 0 and float(torch.rand((), generator=generator)) < options.plate
+    plates = chosen and _is_ink(images)
     if plates:
         images = _on_plates(images, generator)
     images, whole = _whole_task(images, options, generator)

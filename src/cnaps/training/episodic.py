@@ -114,7 +114,7 @@ class EpisodicJob(Job):
         device, memory, options = self.world.device, self.config.memory, self.config.loss
         generator = task_generator(self.config.seed, task.index)
         context, targets = task.context_images.to(device), task.target_images.to(device)
-        context, targets, true = augment_task(context, targets, self.config.augmentation, generator)
+        context, targets, whole = augment_task(context, targets, self.config.augmentation, generator)
         labels = task.target_labels.to(device)
         torch.manual_seed(generator.initial_seed())  # for whatever a backbone of one's own may draw
         with self.world.autocast():
@@ -138,7 +138,7 @@ class EpisodicJob(Job):
                 names = [f"{task.collection}/{name}" for name in task.class_names]
                 loss = loss + self.model.auxiliary_loss(adapted, names)
             total = loss / count
-            if self._teacher is not None and true and self._teacher.teaches(task.collection):
+            if self._teacher is not None and whole and self._teacher.teaches(task.collection):
                 total = total + self._teacher.loss(task, adapted, features) / count
         if options.penalty:
             # The reference adds the penalty once a task, undivided; with the paper's means it is a mean too.
