@@ -102,7 +102,7 @@ def calibrate(
     chosen = [score for score in book.read().values() if score.learner == learner]
     if not chosen:
         raise DataError(f"{results} has no results of {learner}")
-    if book.setup["learner"][learner] != own.fingerprint():
+    if book.setup.get("learner", {}).get(learner) != own.fingerprint():
         raise DataError(f"{results} has results of another model than {model}: evaluate this one first")
     old = own.notes.get("calibration", (0.0, 0.0, 0.0))
     found = [round(a + b, 4) for a, b in zip(old, fit_calibration(chosen), strict=True)]

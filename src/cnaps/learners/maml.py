@@ -110,4 +110,4 @@ class MamlAdapted:
 
     def logits(self, images: Tensor) -> Tensor:
         """(M, 3, H, W) -> (M, C)."""
-        return self.classifier(self.model.embed(self.weights, images))
+        return self.classify(self.features(images))

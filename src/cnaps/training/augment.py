@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -143,20 +144,26 @@ def _on_plates(images: Tensor, generator: torch.Generator) -> Tensor:
     ink = F.grid_sample(ink, uv / inner, mode="bilinear", padding_mode="zeros", align_corners=False)
 
     colours = draw(3, 1, 3, 1, 1)  # of the face, the border and the ink
-    apart = (colours[0] - colours[2]).abs().mean() < 0.35
-    colours[2] = torch.where(apart, (colours[0] + 0.5) % 1.0, colours[2])
-    scene = torch.zeros(n, 3, size, size, device=device)
-    for cells in (1, 2, 4, 8, 16):
-        field = draw(n, 3, cells, cells) - 0.5
-        scene += F.interpolate(field, size=(size, size), mode="bilinear", align_corners=False) / (1 + cells / 8)
+    alike = (colours[0] - colours[2]).abs().mean() < 0.35
+    colours[2] = torch.where(alike, (colours[0] + 0.5) % 1.0, colours[2])
     painted = torch.lerp(colours[1], torch.lerp(colours[0], colours[2], ink), face)
-    scene = torch.lerp(scene, scene.mean(1, keepdim=True), draw(n, 1, 1, 1).sqrt())  # many are almost grey
-    picture = torch.lerp((0.5 + scene).clamp(0, 1), painted, plate)
+    picture = torch.lerp(_scenes(n, size, draw), painted, plate)
     light = torch.exp(-1.2 * draw(n, 1, 2, 2).square()) * (0.6 + 0.4 * draw(n, 1, 1, 1))
     haze = 0.5 * draw(n, 3, 1, 1)
     picture = picture * F.interpolate(light, size=(size, size), mode="bilinear", align_corners=False)
     picture = torch.lerp(picture, haze.expand_as(picture), 0.5 * draw(n, 1, 1, 1))
     return _to_uint8(255 * torch.lerp(picture, _coarse(picture, 0.22), draw(n, 1, 1, 1)))
+
+
+def _scenes(n: int, size: int, draw: Callable[..., Tensor]) -> Tensor:
+    """Something to stand before: colours (N, 3, S, S) of 0..1 that vary from place to place."""
+    parts = []
+    for cells in (1, 2, 4, 8, 16):
+        field = (draw(n, 3, cells, cells) - 0.5) / (1 + cells / 8)
+        parts.append(F.interpolate(field, size=(size, size), mode="bilinear", align_corners=False))
+    scene = torch.stack(parts).sum(0)
+    scene = torch.lerp(scene, scene.mean(1, keepdim=True), draw(n, 1, 1, 1).sqrt())  # many are almost grey
+    return (0.5 + scene).clamp(0, 1)
 
 
 def augment_images(
