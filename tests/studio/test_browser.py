@@ -132,6 +132,8 @@ class Page:
         self.browser.execute_script("for (const t of document.querySelectorAll('.toast')) t.remove()")
         loaded = "return [...document.images].every((i) => i.loading === 'lazy' || i.complete)"
         self.wait(lambda: self.browser.execute_script(loaded))
+        still = "return document.getAnimations().every((a) => !(a instanceof CSSTransition))"
+        self.wait(lambda: self.browser.execute_script(still))  # no button is between two colours
         self.browser.save_screenshot(str(self.screenshots / f"studio-{name}.png"))
 
     def dark(self, on: bool = True) -> None:
