@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
+import os
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,18 +53,6 @@ def test_what_was_done_is_there_again_after_reopening(project: Project) -> None:
     again = reopened(project)
     assert again.describe() == project.describe()
     assert again.pixels(first).shape == (32, 32, 3)
-    again.close()
-
-
-def test_an_image_taken_out_leaves_the_disk_only_when_the_project_is_opened_next(project: Project) -> None:
-    (key,) = project.add([("a.png", picture(1))], "test")["added"]
-    project.remove([key])
-    assert project.undo()
-    assert key in project.images
-    project.remove([key])
-    assert (project.folder / "images" / key).exists()
-    again = reopened(project)
-    assert not list(again.folder.glob("*/" + key + "*"))
     again.close()
 
 
@@ -179,3 +170,107 @@ def test_the_cache_can_be_thrown_away(project: Project) -> None:
         path.unlink()
     np.testing.assert_array_equal(project.pixels(key), before)
     assert project.thumbnail(key)[:4] == b"\x89PNG"
+
+
+def test_a_folder_that_is_no_project_is_neither_changed_nor_made_one(tmp_path: Path, decoder: Decoder) -> None:
+    key = hashlib.md5(b"1").hexdigest()
+    files = [
+        f"images/{key}.jpg",
+        f"images/{key}",
+        f"tasks/{key}",
+        "cache/notes.tmp",
+        "images/.a.tmp",
+        "holiday.jpg",
+    ]
+    for name in files:
+        (tmp_path / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "photos" / name).write_bytes(b"a photograph")
+    before = everything(tmp_path / "photos")
+    with pytest.raises(InputError, match="is not empty and no project"):
+        Project(tmp_path / "photos", decoder)
+    assert everything(tmp_path / "photos") == before
+
+
+def test_a_project_that_lost_its_description_keeps_its_images(project: Project) -> None:
+    project.add([(f"{i}.png", picture(i)) for i in range(3)], project.add_class("cats"))
+    (project.folder / "project.json").unlink()
+    before = everything(project.folder)
+    with pytest.raises(InputError, match=r"project\.json"):
+        reopened(project)
+    assert everything(project.folder) == before
+
+
+def test_what_people_put_into_a_project_s_folders_stays_there(project: Project) -> None:
+    project.add([("a.png", picture(1))], "test")
+    mine = [project.folder / folder / name for folder in ("images", "cache", "tasks", "trash")
+            for name in ("0" * 32, "1" * 32 + ".jpg", "draft.tmp", "holiday.jpg")]  # fmt: skip
+    for path in mine:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"mine")
+        os.utime(path, (0, 0))
+    reopened(project).close()
+    assert all(path.read_bytes() == b"mine" for path in mine)
+
+
+def test_what_was_taken_out_lies_in_the_trash_for_a_day_after_the_project_is_opened_next(project: Project) -> None:
+    (key,) = project.add([("a.png", picture(1))], "test")["added"]
+    project.remove([key])
+    assert project.undo()
+    assert key in project.images
+    project.remove([key])
+    assert (project.folder / "images" / key).exists()
+    again = reopened(project)
+    assert [path.name for path in again.folder.glob(f"[!t]*/{key}*")] == []
+    thrown = again.folder / "trash" / key
+    assert thrown.read_bytes() == picture(1)
+    again = reopened(again)
+    assert thrown.exists()
+    os.utime(thrown, (time.time() - 90_000,) * 2)
+    again = reopened(again)
+    assert not thrown.exists()
+    again.close()
+
+
+def test_a_file_that_was_half_written_when_the_studio_was_killed_goes_the_same_way(project: Project) -> None:
+    (key,) = project.add([("a.png", picture(1))], "test")["added"]
+    half = project.folder / "images" / f".{key}.abcd1234.tmp"
+    half.write_bytes(b"half")
+    again = reopened(project)
+    thrown = again.folder / "trash" / half.name
+    assert (half.exists(), thrown.exists()) == (False, True)
+    again.add_class("cats")
+    os.utime(thrown, (0, 0))
+    again = reopened(again)
+    assert not thrown.exists()
+    assert list(again.images) == [key]
+    again.close()
+
+
+def test_an_image_that_comes_back_is_not_thrown_away(project: Project) -> None:
+    (key,) = project.add([("a.png", picture(1))], "test")["added"]
+    project.remove([key])
+    again = reopened(project)
+    again.add([("a.png", picture(1))], "test")
+    os.utime(again.folder / "trash" / key, (0, 0))
+    again = reopened(again)
+    assert (again.folder / "images" / key).read_bytes() == picture(1)
+    again.close()
+
+
+def test_labels_of_images_that_are_away_for_a_while_are_kept(project: Project, tmp_path: Path) -> None:
+    cats = project.add_class("cats")
+    project.add([("a.png", picture(1)), ("b.png", picture(2))], cats)
+    (project.folder / "images").rename(tmp_path / "elsewhere")
+    again = reopened(project)
+    assert not again.images
+    again.add_class("dogs")
+    again.close()
+    (tmp_path / "elsewhere").rename(project.folder / "images")
+    again = reopened(again)
+    assert [entry["place"] for entry in again.images.values()] == [cats, cats]
+    again.close()
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*")
+            if path.is_file() and path.name != ".lock"}  # fmt: skip

@@ -35,8 +35,10 @@ def parse(text: bytes) -> dict[str, Any]:
             {"id": entry["id"], "name": file_name(entry["name"]), "place": entry["place"]}
             for entry in about["images"]
         ]
+        garbage = about.get("garbage", [])
         sound = (
             (task == "" or ID.fullmatch(task))
+            and all(ID.fullmatch(key) for key in garbage)
             and len(classes) <= MAX_CLASSES
             and len(images) <= MAX_IMAGES
             and all(re.fullmatch(r"c[0-9]{1,6}", entry["id"]) for entry in classes)
@@ -44,7 +46,13 @@ def parse(text: bytes) -> dict[str, Any]:
         )
         if not sound:
             raise DataError("its description is damaged")
-        return {"name": class_name(about["name"]), "task": task, "classes": classes, "images": images}
+        return {
+            "name": class_name(about["name"]),
+            "task": task,
+            "classes": classes,
+            "images": images,
+            "garbage": garbage,
+        }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise error if isinstance(error, CnapsError) else DataError("its description is damaged") from error
 

@@ -10,7 +10,10 @@ import contextlib
 import hashlib
 import io
 import json
+import os
+import re
 import threading
+import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -40,6 +43,10 @@ from cnaps.studio.description import (
 )
 
 _UNDO = 100
+_DAY = 86_400.0  # seconds that garbage is kept
+# a file of the project's own, whole or half-written, by the id that it begins with
+_OWN = re.compile(r"([0-9a-f]{32})(?:\.thumb|-[0-9]+\.png)?|\.([0-9a-f]{32}).*\.[a-z0-9_]{8}\.tmp")
+_NOTHING = {".lock", ".DS_Store", "Thumbs.db", "desktop.ini"}  # a folder with only these is empty
 _BAD_ZIP = (zipfile.BadZipFile, KeyError, RuntimeError, NotImplementedError, EOFError, zlib.error)
 
 Entry: TypeAlias = dict[str, str]  # name, place; never changed, only replaced
@@ -77,11 +84,22 @@ class Project:
         self.learned: dict[str, tuple[int, int]] = {}  # by class: its row in the task, its number of examples
         self._past: list[Any] = []
         self._group, self._depth = "", 0
+        self._missing: dict[str, Entry] = {}  # images whose files are not there; they may come back
+        self._written: set[str] = set()  # ids of every file that the project has ever referred to
+        self._garbage: set[str] = set()  # of those, what was taken out
+        new = not (self.folder / "project.json").exists()
+        if new and not _is_empty(self.folder):
+            raise InputError(
+                f"{self.folder} is not empty and no project of the studio (it has no project.json): "
+                "give a new or an empty folder, or one of class folders to import"
+            )
         self._held = lock_folder(self.folder, f"{self.folder} is open in another studio: close that one first")
         try:
-            if (self.folder / "project.json").exists():
+            if new:
+                self._save()  # from here on the folder is a project
+            else:
                 self._load()
-            self._tidy()
+                self._tidy()
         except BaseException:
             self.close()
             raise
@@ -137,7 +155,7 @@ class Project:
             self._place([i for i in images if i in self.images], place)
 
     def remove(self, images: Iterable[str]) -> None:
-        """Take images out; their files go when the project is next opened, until then it can be undone."""
+        """Take images out; until the project is next opened that can be undone, then they lie in the trash."""
         with self._change():
             for key in images:
                 self.images.pop(key, None)
@@ -172,7 +190,7 @@ class Project:
                 report["refused"].append({"name": file_name(name), "reason": str(error)})
         with self._change(group):
             self._check_place(place, (*self.classes, TEST, POOL, FOLDERS))
-            if len(self.images) + len(kept) > MAX_IMAGES:
+            if len(self.images) + len(self._missing) + len(kept) > MAX_IMAGES:
                 raise InputError(f"a project holds at most {MAX_IMAGES:,} images")
             for key, name in kept:
                 folder = PurePosixPath(name).parent.name or "unnamed"
@@ -312,7 +330,19 @@ class Project:
         self.images = dict(images)
 
     def _save(self) -> None:
-        write_json(self.folder / "project.json", self.describe())
+        known = self._known()
+        self._garbage |= self._written - known
+        self._written |= known
+        away = [
+            {"id": key, **entry, "place": entry["place"] if entry["place"] in (*self.classes, TEST) else POOL}
+            for key, entry in self._missing.items()
+            if key not in self.images
+        ]
+        about = self.describe()
+        write_json(
+            self.folder / "project.json",
+            {**about, "images": about["images"] + away, "garbage": sorted(self._garbage)},
+        )
         for listener in self.listeners:
             listener()
 
@@ -327,20 +357,43 @@ class Project:
         self.task = about["task"]
         if self.task and self._task_file(self.task).is_file():
             self.learned = {entry["id"]: entry["learned"] for entry in about["classes"] if entry["learned"]}
-        self.images = {
-            entry["id"]: {"name": entry["name"], "place": entry["place"]}
-            for entry in about["images"]
-            if self._original(entry["id"]).is_file()
-        }
+        for entry in about["images"]:
+            there = self._original(entry["id"]).is_file()
+            (self.images if there else self._missing)[entry["id"]] = {k: entry[k] for k in ("name", "place")}
+        self._garbage = set(about["garbage"])
+        self._written = self._known() | self._garbage
+
+    def _known(self) -> set[str]:
+        return {*self.images, *self._missing, *([self.task] if self.task else [])}
 
     def _tidy(self) -> None:
-        """Remove what no project refers to: images taken out, or never acknowledged before a crash."""
-        known = {self.task, *self.images}
-        for folder in ("images", "cache", "tasks"):
-            for path in (self.folder / folder).glob("*"):
-                unknown = ID.fullmatch(path.name[:32]) and path.name[:32] not in known
-                if unknown or path.name.endswith(".tmp"):
-                    path.unlink()
+        """Move garbage to the project's own trash, and delete what has lain there for a day.
+
+        Garbage is what the project lists as taken out, and files of its own that were half-written when it was
+        killed. Whatever else is in these folders is not the studio's to touch.
+        """
+        known, left = self._known(), set()
+        trash = self.folder / "trash"
+        for path in [
+            path for name in ("images", "cache", "tasks", "trash") for path in (self.folder / name).glob("*")
+        ]:
+            found = _OWN.fullmatch(path.name)
+            if not found or not path.is_file():
+                continue
+            key, half = found[1] or found[2], bool(found[2])
+            with contextlib.suppress(OSError):  # a project that can be read only is opened all the same
+                if path.parent == trash:
+                    if key in self._garbage and path.stat().st_mtime < time.time() - _DAY:
+                        path.unlink()
+                elif half or (key in self._garbage and key not in known):
+                    trash.mkdir(exist_ok=True)
+                    os.utime(path)  # its day begins
+                    os.replace(path, trash / path.name)
+                    self._garbage.add(key)
+                    left.add(key)
+            if path.exists():
+                left.add(key)
+        self._garbage &= left
 
     def _keep(self, data: bytes) -> str:
         if not data:
@@ -348,6 +401,7 @@ class Project:
         key = _hash(data)
         self._cached(key, ".thumb", data)
         if not self._original(key).exists():
+            self._written.add(key)
             with atomic_path(self._original(key)) as temporary:
                 temporary.write_bytes(data)
         return key
@@ -372,3 +426,12 @@ class Project:
 
 def _hash(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _is_empty(folder: Path) -> bool:
+    try:
+        return all(path.name in _NOTHING or path.name.startswith(".project.json.") for path in folder.iterdir())
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        raise InputError(f"{folder} cannot be opened as a folder: {error.strerror or error}") from error
