@@ -20,7 +20,10 @@ def register(app: typer.Typer) -> None:
 
 def studio(
     project: Path = typer.Argument(
-        Path("~/cnaps-studio"), help="The project's folder; made if it does not exist.", show_default=True
+        Path("~/cnaps-studio"),
+        help="The project's folder, made if it does not exist; or a folder of class folders, "
+        "which are imported into a new project beside it.",
+        show_default=True,
     ),
     host: str = _HOST,
     port: int = typer.Option(8765, "--port", help="0: any free one."),
@@ -31,15 +34,18 @@ def studio(
     from cnaps.checkpoints import DEFAULT_MODEL
 
     uvicorn = _uvicorn()
+    from cnaps.studio.folders import import_folder, project_for
     from cnaps.studio.server import create_studio
 
     token = _token(host)
+    folder, source = project_for(project.expanduser())
     with _socket(host, port) as socket:
-        app = create_studio(project.expanduser(), model or DEFAULT_MODEL, token=token)
+        app = create_studio(folder, model or DEFAULT_MODEL, token=token)
+        if source is not None:
+            typer.echo(f"{source} is a folder of classes: it stays as it is, and a project is made in {folder}")
+            typer.echo(import_folder(app.state.engine.project, source))
         address = _address(host, socket.getsockname()[1], token)
-        typer.echo(
-            f"cnaps studio: {address}\nproject: {project.expanduser()}\nCtrl-C ends it; everything is saved."
-        )
+        typer.echo(f"cnaps studio: {address}\nproject: {folder}\nCtrl-C ends it; everything is saved.")
         if browser:
             import webbrowser
 

@@ -30,7 +30,6 @@ from cnaps.studio.decoding import Decoder
 from cnaps.studio.description import (
     FOLDERS,
     FORMAT,
-    ID,
     MAX_CLASSES,
     MAX_IMAGES,
     POOL,
@@ -88,7 +87,7 @@ class Project:
         self._written: set[str] = set()  # ids of every file that the project has ever referred to
         self._garbage: set[str] = set()  # of those, what was taken out
         new = not (self.folder / "project.json").exists()
-        if new and not _is_empty(self.folder):
+        if new and not is_empty(self.folder):
             raise InputError(
                 f"{self.folder} is not empty and no project of the studio (it has no project.json): "
                 "give a new or an empty folder, or one of class folders to import"
@@ -428,7 +427,8 @@ def _hash(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def _is_empty(folder: Path) -> bool:
+def is_empty(folder: Path) -> bool:
+    """Whether a project may begin in a folder: it does not exist, or holds nothing of anybody's."""
     try:
         return all(path.name in _NOTHING or path.name.startswith(".project.json.") for path in folder.iterdir())
     except FileNotFoundError:
