@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import os
 import time
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -109,46 +107,6 @@ def test_bad_files_are_refused_by_name_and_the_good_ones_kept(project: Project) 
     assert len(report["added"]) == 1
     assert [entry["name"] for entry in report["refused"]] == ["bad.jpg", "empty.png"]
     assert all(entry["reason"] for entry in report["refused"])
-
-
-def test_a_zip_brings_everything_to_another_project(project: Project, tmp_path: Path, decoder: Decoder) -> None:
-    cats = project.add_class("cats")
-    project.add_class("empty")
-    project.add([("a.png", picture(1))], cats)
-    project.add([("b.png", picture(2))], "pool")
-    project.write_zip(tmp_path / "all.zip")
-    other = Project(tmp_path / "other", decoder)
-    other.add_class("Cats")
-    other.read_zip((tmp_path / "all.zip").read_bytes(), lambda task: 0)
-    assert list(other.classes.values()) == ["Cats", "empty"]
-    assert [entry["place"] for entry in other.images.values()] == ["c1", "pool"]
-    assert other.images.keys() == project.images.keys()
-    other.close()
-
-
-@pytest.mark.parametrize("change", [
-    lambda about: about["images"].append({"id": "../../etc/passwd", "name": "x", "place": "test"}),
-    lambda about: about["images"].append({"id": "0" * 32, "name": "x", "place": "elsewhere"}),
-    lambda about: about["classes"].append({"id": "../c1", "name": "x"}),
-    lambda about: about.update(version=99),
-    lambda about: about.update(format="other"),
-    lambda about: about.pop("classes"),
-])  # fmt: skip
-def test_a_zip_with_a_strange_description_is_refused(project: Project, change) -> None:  # type: ignore[no-untyped-def]
-    about = project.describe()
-    change(about)
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("project.json", json.dumps(about))
-    with pytest.raises(DataError):
-        project.read_zip(buffer.getvalue(), lambda task: 0)
-    assert not project.images
-
-
-def test_a_cut_zip_file_is_no_project(project: Project, tmp_path: Path) -> None:
-    project.write_zip(tmp_path / "all.zip")
-    with pytest.raises(DataError, match="no project"):
-        project.read_zip((tmp_path / "all.zip").read_bytes()[:60], lambda task: 0)
 
 
 def test_a_damaged_description_is_said_with_its_path(project: Project) -> None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import base64
-import io
 import tempfile
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from cnaps.errors import CnapsError, DataError
 from cnaps.nn.model import CNAPs
 from cnaps.recogniser import Recogniser
-from cnaps.studio.description import read_entry
+from cnaps.studio.archive import open_zip, read_zip
+from cnaps.studio.description import MAX_TASK
 from cnaps.studio.store import Project
 
+_NETWORK = 300_000_000  # bytes of an ONNX network with a task in it
 _EXAMPLE = '''"""Classify images: python classify.py photo.jpg ...   (pip install onnxruntime pillow numpy)"""
 
 import json
@@ -52,21 +53,26 @@ def example_zip(recogniser: Recogniser, target: Path, name: str) -> None:
         archive.writestr("classify.py", _EXAMPLE.format(name=name))
 
 
-def import_file(project: Project, model: CNAPs, data: bytes) -> dict[str, Any]:
-    """Add a project, a task or an ONNX network to a project; what became of it."""
-    if data[:2] == b"PK":
-        try:
-            archive = zipfile.ZipFile(io.BytesIO(data))
-        except zipfile.BadZipFile as error:
-            raise DataError(f"the zip file is damaged: {error}") from error
-        networks = [name for name in archive.namelist() if name.endswith(".onnx")]
+def import_file(project: Project, model: CNAPs, file: IO[bytes]) -> dict[str, Any]:
+    """Add a project, a task or an ONNX network to a project, as one change; what became of it."""
+    file.seek(0)
+    if file.read(2) == b"PK":
+        with open_zip(file) as archive:
+            networks = [name for name in archive.names if name.endswith(".onnx")]
+            data = archive.read(networks[0], _NETWORK) if networks else b""
         if not networks:
-            report = project.read_zip(data, lambda task: len(_read_task(model, task).names))
+            report = read_zip(project, file, lambda task: len(_read_task(model, task).names))
             refused = f", {len(report['refused'])} could not be used" if report["refused"] else ""
             return {**report, "message": f"{len(report['added'])} images added{refused}"}
-        data = read_entry(archive, networks[0], 200_000_000)
+    else:
+        file.seek(0)
+        data = file.read(_NETWORK + 1)
+        if len(data) > _NETWORK:
+            raise DataError("the file is too large for a task or a network")
     if data[8:9] != b"{":  # where the header of safetensors begins
         data = _task_in_onnx(data)
+    if len(data) > MAX_TASK:
+        raise DataError(f"its task file has more than {MAX_TASK // 1_000_000} MB")
     recogniser = _read_task(model, data)
     counts = recogniser.adapted.statistics.counts.tolist()
     learned = {str(name): (row, round(counts[row])) for row, name in enumerate(recogniser.names)}

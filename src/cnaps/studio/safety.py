@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import secrets
+from collections.abc import Mapping
 from http.cookies import SimpleCookie
 from urllib.parse import parse_qs, urlsplit
 
@@ -33,8 +35,16 @@ class Guard:
     own that resolves to this machine.
     """
 
-    def __init__(self, app: ASGIApp, *, token: str | None = None, max_body: int = 100_000_000) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        token: str | None = None,
+        max_body: int = 100_000_000,
+        large: Mapping[str, int] | None = None,
+    ) -> None:
         self.app, self.token, self.max_body = app, token, max_body
+        self.large = large or {}  # other limits by path, of bodies that go to the disk as they come
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer or pass on."""
@@ -42,7 +52,8 @@ class Guard:
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        refusal = self._foreign(headers, scope) or self._stranger(headers, scope) or self._size(headers)
+        limit = self.large.get(scope["path"], self.max_body)
+        refusal = self._foreign(headers, scope) or self._stranger(headers, scope) or _size(headers, limit)
         if refusal is not None:
             await refusal(scope, receive, send)
             return
@@ -52,7 +63,7 @@ class Guard:
             nonlocal taken
             message = await receive()
             taken += len(message.get("body", b""))
-            if taken > self.max_body:
+            if taken > limit:
                 raise TooLarge
             return message
 
@@ -71,7 +82,7 @@ class Guard:
             await self.app(scope, counted, shielded)
         except TooLarge:
             if not started:
-                await _refuse(413, f"more than {self.max_body:,} bytes in one request")(scope, receive, send)
+                await _too_large(limit)(scope, receive, send)
 
     def _foreign(self, headers: Headers, scope: Scope) -> Response | None:
         host = headers.get("host", "")
@@ -105,11 +116,14 @@ class Guard:
     def _fits(self, token: str) -> bool:
         return secrets.compare_digest(token.encode(), (self.token or "").encode())
 
-    def _size(self, headers: Headers) -> Response | None:
-        length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > self.max_body:
-            return _refuse(413, f"more than {self.max_body:,} bytes in one request")
-        return None
+
+def _size(headers: Headers, limit: int) -> Response | None:
+    length = headers.get("content-length", "0")
+    return None if re.fullmatch("[0-9]{1,18}", length) and int(length) <= limit else _too_large(limit)
+
+
+def _too_large(limit: int) -> Response:
+    return _refuse(413, f"more than {limit:,} bytes in one request")
 
 
 def _refuse(status: int, reason: str) -> Response:

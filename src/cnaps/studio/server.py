@@ -6,16 +6,17 @@ import asyncio
 import contextlib
 import secrets
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fastapi import APIRouter, Body, FastAPI, File, Form, Request, UploadFile
-from fastapi.responses import FileResponse, JSONResponse, Response
+from fastapi.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from fastapi.staticfiles import StaticFiles
 
 from cnaps.errors import CnapsError, InputError
 from cnaps.recogniser import open_model
+from cnaps.studio.archive import MAX_ZIP, write_zip
 from cnaps.studio.decoding import Decoder
 from cnaps.studio.engine import Engine
 from cnaps.studio.exporting import example_zip, import_file
@@ -46,7 +47,7 @@ def create_studio(folder: str | Path, model: str, *, token: str | None = None) -
 
     app = FastAPI(title="cnaps studio", docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.engine = engine
-    app.add_middleware(Guard, token=token)
+    app.add_middleware(Guard, token=token, large={"/api/import": MAX_ZIP})
     app.add_exception_handler(CnapsError, _explain)
     app.include_router(_routes(project, engine), include_in_schema=False)
     batcher = add_prediction(app, lambda: engine.recogniser, decoder)
@@ -130,23 +131,48 @@ def _routes(project: Project, engine: Engine) -> APIRouter:
             raise InputError(f"there is: {', '.join(endings)}")
         if kind != "project" and known is None:
             raise InputError("there is nothing to export yet: give examples of at least two classes")
-        with tempfile.TemporaryDirectory() as scratch:
-            path = Path(scratch) / "file"
+        with contextlib.ExitStack() as closing:
+            file = closing.enter_context(_scratch(project.folder))
             if known is None or kind == "project":
-                project.write_zip(path)
-            elif kind == "task":
-                known.save(path)
+                write_zip(project, file)
             else:
-                example_zip(known, path, name)
-            data = path.read_bytes()
-        disposition = {"Content-Disposition": f'attachment; filename="{name}{endings[kind]}"'}
-        return Response(data, media_type="application/octet-stream", headers=disposition)
+                with tempfile.TemporaryDirectory() as scratch:
+                    path = Path(scratch) / "file"
+                    known.save(path) if kind == "task" else example_zip(known, path, name)
+                    file.write(path.read_bytes())
+            headers = {
+                "Content-Disposition": f'attachment; filename="{name}{endings[kind]}"',
+                "Content-Length": str(file.tell()),
+            }
+            pieces = _pieces(file, closing.pop_all())
+        return StreamingResponse(pieces, media_type="application/octet-stream", headers=headers)
 
     @routes.post("/api/import")
-    def bring_in(file: UploadFile = File()) -> dict[str, Any]:
-        return import_file(project, engine.model, file.file.read())
+    async def bring_in(request: Request) -> dict[str, Any]:
+        """The file is the body, so that a large one goes to the disk as it comes."""
+        with _scratch(project.folder) as file:
+            async for piece in request.stream():
+                await asyncio.to_thread(file.write, piece)
+            return await asyncio.to_thread(import_file, project, engine.model, file)
 
     return routes
+
+
+@contextlib.contextmanager
+def _scratch(folder: Path) -> Iterator[IO[bytes]]:
+    """A file without a name on the disk that has room for the project's images."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            yield file
+    except OSError as error:
+        raise CnapsError(f"cannot write to {folder}: {error.strerror or error}") from error
+
+
+def _pieces(file: IO[bytes], closing: contextlib.ExitStack) -> Iterator[bytes]:
+    with closing:
+        file.seek(0)
+        while piece := file.read(1 << 20):
+            yield piece
 
 
 def _state(project: Project, engine: Engine, session: str) -> dict[str, Any]:

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
-import json
 import os
 import re
 import threading
 import time
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -24,8 +20,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from PIL import Image
 
-from cnaps.errors import CnapsError, DataError, InputError
-from cnaps.files import atomic_path, lock_folder, write_json
+from cnaps.errors import DataError, InputError
+from cnaps.files import atomic_path, lock_folder, write_text
 from cnaps.studio.decoding import Decoder
 from cnaps.studio.description import (
     FOLDERS,
@@ -36,9 +32,10 @@ from cnaps.studio.description import (
     TEST,
     VERSION,
     class_name,
+    encode,
     file_name,
+    fold,
     parse,
-    read_entry,
 )
 
 _UNDO = 100
@@ -46,10 +43,10 @@ _DAY = 86_400.0  # seconds that garbage is kept
 # a file of the project's own, whole or half-written, by the id that it begins with
 _OWN = re.compile(r"([0-9a-f]{32})(?:\.thumb|-[0-9]+\.png)?|\.([0-9a-f]{32}).*\.[a-z0-9_]{8}\.tmp")
 _NOTHING = {".lock", ".DS_Store", "Thumbs.db", "desktop.ini"}  # a folder with only these is empty
-_BAD_ZIP = (zipfile.BadZipFile, KeyError, RuntimeError, NotImplementedError, EOFError, zlib.error)
 
 Entry: TypeAlias = dict[str, str]  # name, place; never changed, only replaced
 Upload: TypeAlias = tuple[str, bytes]  # a file's name and content
+Report: TypeAlias = dict[str, list[Any]]  # what became of images
 
 
 @dataclass(frozen=True)
@@ -123,8 +120,8 @@ class Project:
 
     def find_class(self, name: str) -> str | None:
         """The id of a class, whatever the case of its name."""
-        wanted = " ".join(name.split()).casefold()
-        return next((key for key, known in self.classes.items() if known.casefold() == wanted), None)
+        wanted = fold(class_name(name))
+        return next((key for key, known in self.classes.items() if fold(known) == wanted), None)
 
     def rename_class(self, key: str, name: str) -> None:
         """Give a class another name."""
@@ -174,34 +171,32 @@ class Project:
         """Whether there is a change to take back."""
         return bool(self._past)
 
-    def add(self, uploads: Iterable[Upload], place: str, group: str = "") -> dict[str, list[Any]]:
+    def add(self, uploads: Iterable[Upload], place: str, group: str = "") -> Report:
         """Put new images into a place; with FOLDERS, each into the class that its folder names.
 
         Additions in a row with the same `group` are undone together. Returns what became of the images: ids
         `added`, names `known` already (moved where that makes a difference), and `refused` with reasons.
         """
-        kept: list[tuple[str, str]] = []
-        report: dict[str, list[Any]] = {"added": [], "known": [], "refused": []}
-        for name, data in uploads:
-            try:
-                kept.append((self._keep(data), name))
-            except CnapsError as error:
-                report["refused"].append({"name": file_name(name), "reason": str(error)})
+        kept, report = self._keep_all((name, data, place) for name, data in uploads)
         with self._change(group):
             self._check_place(place, (*self.classes, TEST, POOL, FOLDERS))
-            if len(self.images) + len(self._missing) + len(kept) > MAX_IMAGES:
-                raise InputError(f"a project holds at most {MAX_IMAGES:,} images")
-            for key, name in kept:
-                folder = PurePosixPath(name).parent.name or "unnamed"
-                target = self.add_class(folder) if place == FOLDERS else place
-                known = self.images.get(key)
-                if known is None:
-                    report["added"].append(key)
-                    self.images[key] = {"name": file_name(name), "place": target}
-                else:
-                    report["known"].append(known["name"])
-                    if target in self.classes:  # a label says more than a tray
-                        self.images[key] = {**known, "place": target}
+            if place == FOLDERS:
+                folders = [PurePosixPath(name).parent.name or "unnamed" for _, name, _ in kept]
+                kept = [(key, name, self.add_class(f)) for (key, name, _), f in zip(kept, folders, strict=True)]
+            self._put(kept, report)
+        return report
+
+    def merge(self, about: Mapping[str, Any], task: bytes, uploads: Iterable[tuple[str, bytes, str]]) -> Report:
+        """Add another project, as one change: its checked description, its task file, and images with places.
+
+        Returns what became of the images, as `add` does.
+        """
+        kept, report = self._keep_all(uploads)
+        with self._change():
+            places = {entry["id"]: self.add_class(entry["name"]) for entry in about["classes"]}
+            if task:
+                self.import_task(task, {e["name"]: e["learned"] for e in about["classes"] if e["learned"]})
+            self._put([(key, name, places.get(place, place)) for key, name, place in kept], report)
         return report
 
     # reading
@@ -214,7 +209,7 @@ class Project:
                 by_place.setdefault(entry["place"], []).append(key)
             classes = {name: by_place[key] for key, name in self.classes.items() if key in by_place}
             learned = {self.classes[key]: row for key, (row, _) in self.learned.items()}
-            task = self._task_file(self.task) if learned else None
+            task = self.task_file(self.task) if learned else None
             return Plan(classes, by_place.get(TEST, []), by_place.get(POOL, []), task, learned)
 
     def pixels(self, key: str) -> np.ndarray:
@@ -227,18 +222,21 @@ class Project:
             raise DataError("there is no such image")
         return self._cached(key, ".thumb").read_bytes()
 
+    def original(self, key: str) -> Path:
+        """The file of an image, as it came."""
+        return self.folder / "images" / key
+
+    def task_file(self, key: str) -> Path:
+        """The file of an imported task."""
+        return self.folder / "tasks" / key
+
     def describe(self) -> dict[str, Any]:
         """What `project.json` holds."""
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            "name": self.name,
-            "task": self.task,
-            "classes": [
-                {"id": key, "name": name, "learned": self.learned.get(key)} for key, name in self.classes.items()
-            ],
-            "images": [{"id": key, **entry} for key, entry in self.images.items()],
-        }
+        with self.lock:
+            classes = [{"id": i, "name": name, "learned": self.learned.get(i)} for i, name in self.classes.items()]
+            images = [{"id": key, **entry} for key, entry in self.images.items()]
+            about = {"format": FORMAT, "version": VERSION, "name": self.name, "task": self.task}
+            return {**about, "classes": classes, "images": images}
 
     # files in and out
 
@@ -248,52 +246,37 @@ class Project:
             if self.learned:
                 raise InputError("this project starts from an imported task already: begin a new one for another")
             self.task = _hash(data)
-            with atomic_path(self._task_file(self.task)) as temporary:
+            self._written.add(self.task)
+            with atomic_path(self.task_file(self.task)) as temporary:
                 temporary.write_bytes(data)
             self.learned = {self.add_class(name): place for name, place in learned.items()}
 
-    def write_zip(self, target: Path) -> None:
-        """The whole project in one file, images as they came."""
-        with self.lock:
-            about, keys = self.describe(), list(self.images)
-        with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
-            archive.writestr("project.json", json.dumps(about, indent=2, ensure_ascii=False))
-            for key in keys:
-                archive.write(self._original(key), f"images/{key}")
-            if about["task"]:
-                archive.write(self._task_file(about["task"]), "task")
-
-    def read_zip(self, data: bytes, count_classes: Callable[[bytes], int]) -> dict[str, list[Any]]:
-        """Merge a project's zip file into this one: classes by name, images by content.
-
-        `count_classes` says how many classes a task file has, or raises.
-        """
-        try:
-            archive = zipfile.ZipFile(io.BytesIO(data))
-            about = parse(read_entry(archive, "project.json", 20_000_000))
-            learned = {entry["name"]: entry["learned"] for entry in about["classes"] if entry["learned"]}
-            task = read_entry(archive, "task", 25_000_000) if learned else b""
-        except _BAD_ZIP as error:
-            raise DataError(f"this is no project of the studio: {error}") from error
-        where: dict[str, list[Upload]] = {}
-        for entry in about["images"]:
-            try:
-                content = read_entry(archive, f"images/{entry['id']}", 25_000_000)
-            except _BAD_ZIP:
-                content = b""  # refused as empty, by name
-            where.setdefault(entry["place"], []).append((entry["name"], content))
-        if learned:
-            if max(row for row, _ in learned.values()) >= count_classes(task):
-                raise DataError("its task file does not fit")
-            self.import_task(task, learned)
-        places = {entry["id"]: self.add_class(entry["name"]) for entry in about["classes"]}
-        total: dict[str, list[Any]] = {"added": [], "known": [], "refused": []}
-        for place, uploads in where.items():
-            for kind, found in self.add(uploads, places.get(place, place)).items():
-                total[kind] += found
-        return total
-
     # inside
+
+    def _keep_all(self, uploads: Iterable[tuple[str, bytes, str]]) -> tuple[list[tuple[str, str, str]], Report]:
+        """Write images to the disk, not yet a part of the project: ids, names and places, and those refused."""
+        kept: list[tuple[str, str, str]] = []
+        report: Report = {"added": [], "known": [], "refused": []}
+        for name, data, place in uploads:
+            try:
+                kept.append((self._keep(data), name, place))
+            except DataError as error:
+                report["refused"].append({"name": file_name(name), "reason": str(error)})
+        return kept, report
+
+    def _put(self, kept: Iterable[tuple[str, str, str]], report: Report) -> None:
+        for key, name, place in kept:
+            known = self.images.get(key)
+            if known is None:
+                report["added"].append(key)
+                self._missing.pop(key, None)
+                self.images[key] = {"name": file_name(name), "place": place}
+            else:
+                report["known"].append(known["name"])
+                if place in self.classes:  # a label says more than a tray
+                    self.images[key] = {**known, "place": place}
+        if len({*self.images, *self._missing}) > MAX_IMAGES:
+            raise InputError(f"a project holds at most {MAX_IMAGES:,} images")
 
     def _place(self, images: Iterable[str], place: str) -> None:
         for key in images:
@@ -338,10 +321,8 @@ class Project:
             if key not in self.images
         ]
         about = self.describe()
-        write_json(
-            self.folder / "project.json",
-            {**about, "images": about["images"] + away, "garbage": sorted(self._garbage)},
-        )
+        about = {**about, "images": about["images"] + away, "garbage": sorted(self._garbage)}
+        write_text(self.folder / "project.json", encode(about))
         for listener in self.listeners:
             listener()
 
@@ -354,10 +335,9 @@ class Project:
         self.name = about["name"]
         self.classes = {entry["id"]: entry["name"] for entry in about["classes"]}
         self.task = about["task"]
-        if self.task and self._task_file(self.task).is_file():
-            self.learned = {entry["id"]: entry["learned"] for entry in about["classes"] if entry["learned"]}
+        self.learned = {e["id"]: e["learned"] for e in about["classes"] if e["learned"]} if self.task else {}
         for entry in about["images"]:
-            there = self._original(entry["id"]).is_file()
+            there = self.original(entry["id"]).is_file()
             (self.images if there else self._missing)[entry["id"]] = {k: entry[k] for k in ("name", "place")}
         self._garbage = set(about["garbage"])
         self._written = self._known() | self._garbage
@@ -399,9 +379,9 @@ class Project:
             raise DataError("the file is empty")
         key = _hash(data)
         self._cached(key, ".thumb", data)
-        if not self._original(key).exists():
+        if not self.original(key).exists():
             self._written.add(key)
-            with atomic_path(self._original(key)) as temporary:
+            with atomic_path(self.original(key)) as temporary:
                 temporary.write_bytes(data)
         return key
 
@@ -409,18 +389,16 @@ class Project:
         """A file of the cache, made from the image if it is not there."""
         pixels, thumbnail = (self.folder / "cache" / f"{key}{e}" for e in (f"-{self.decoder.size}.png", ".thumb"))
         if not (pixels.exists() and thumbnail.exists()):
-            decoded = self.decoder.decode(self._original(key).read_bytes() if data is None else data)
+            try:
+                data = self.original(key).read_bytes() if data is None else data
+            except OSError as error:
+                raise DataError(f"an image cannot be read: {error}") from error
+            decoded = self.decoder.decode(data)
             with atomic_path(thumbnail) as temporary:
                 temporary.write_bytes(decoded.thumbnail)
             with atomic_path(pixels) as temporary:
                 Image.fromarray(decoded.pixels).save(temporary, "PNG", compress_level=1)
         return self.folder / "cache" / f"{key}{ending}"
-
-    def _original(self, key: str) -> Path:
-        return self.folder / "images" / key
-
-    def _task_file(self, key: str) -> Path:
-        return self.folder / "tasks" / key
 
 
 def _hash(data: bytes) -> str:
