@@ -20,9 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cnaps.errors import CnapsError, DataError, InputError
+from cnaps.serving.decoding import MAX_BYTES, Decoded
 from cnaps.studio import archive, store
 from cnaps.studio.archive import read_zip, write_zip
-from cnaps.studio.decoding import MAX_BYTES, Decoded
 from cnaps.studio.store import Project
 
 from .test_store import everything, picture

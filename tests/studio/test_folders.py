@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cnaps.errors import InputError
-from cnaps.studio.decoding import Decoder
+from cnaps.serving.decoding import Decoder
 from cnaps.studio.folders import import_folder, project_for
 from cnaps.studio.store import Project
 

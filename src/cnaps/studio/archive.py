@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from cnaps.data.images import is_image
 from cnaps.errors import CnapsError, DataError
-from cnaps.studio.decoding import MAX_BYTES
+from cnaps.images.decoding import is_image
+from cnaps.serving.decoding import MAX_BYTES
 from cnaps.studio.description import (
     MAX_DESCRIPTION,
     MAX_IMAGES,

@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from cnaps.errors import CnapsError, DataError
 from cnaps.nn.model import CNAPs
-from cnaps.recogniser import Recogniser
+from cnaps.runtime.recogniser import Recogniser
 from cnaps.studio.archive import open_zip, read_zip
 from cnaps.studio.description import MAX_TASK
 from cnaps.studio.store import Project

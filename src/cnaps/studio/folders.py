@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from cnaps.data.examples import find_examples
 from cnaps.errors import DataError, InputError
+from cnaps.images.finding import find_examples
 from cnaps.studio.description import FOLDERS, MAX_CLASSES, MAX_IMAGES, parse
 from cnaps.studio.store import Project, Upload, is_empty
 
