@@ -181,6 +181,17 @@ def test_every_export_can_be_imported_again(taught: Page, pictures: Pictures, tm
                 assert (other.best(pizza), other.best(key)) == ("pizza", "watch")
 
 
+def test_two_networks_asked_for_at_once_are_both_exported_and_the_studio_goes_on(taught: Page) -> None:
+    taught.settled()
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(lambda _: taught.client.get("/api/export/onnx"), range(2)))
+    for answer in answers:
+        assert answer.status_code == 200, answer.text
+        assert len(zipfile.ZipFile(io.BytesIO(answer.content)).namelist()) == 2
+    taught.client.post("/api/undo")
+    assert taught.settled()["status"]["phase"] == "ready"
+
+
 def test_a_project_of_more_bytes_than_a_request_may_have_is_brought_to_another(page: Page, tmp_path: Path) -> None:
     for seed in range(6):
         picture = np.random.default_rng(seed).integers(0, 255, (2500, 2500, 3), np.uint8)

@@ -9,6 +9,7 @@ import unicodedata
 from typing import Any
 
 from cnaps.errors import CnapsError, DataError, InputError
+from cnaps.serving.safety import shown
 
 FORMAT, VERSION = "cnaps-project", 1
 TEST, POOL = "test", "pool"  # places beside the classes
@@ -59,7 +60,7 @@ def _checked(about: dict[str, Any]) -> dict[str, Any]:
     images = [
         {
             "id": _text(entry["id"]),
-            "name": file_name(_text(entry["name"])),
+            "name": shown(_text(entry["name"])),
             "place": _text(entry["place"]),
             "path": _text(entry.get("path", f"images/{entry['id']}")),
         }
@@ -135,9 +136,3 @@ def numbered(name: str, taken: dict[str, int], ending: str = "") -> str:
         found = name[: _NAME - len(number)].rstrip() + number
     taken[fold(found + ending)] = 1
     return found + ending
-
-
-def file_name(name: str) -> str:
-    """For showing only."""
-    last = re.split(r"[/\\]", str(name))[-1]
-    return "".join(c for c in last if c.isprintable())[-120:] or "image"

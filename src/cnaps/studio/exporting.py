@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import base64
+import multiprocessing
+import signal
 import tempfile
+import threading
 import zipfile
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,6 +21,7 @@ from cnaps.studio.archive import open_zip, read_zip
 from cnaps.studio.description import MAX_TASK
 from cnaps.studio.store import Project
 
+_ONE, _PATIENCE = threading.Lock(), 120.0  # seconds
 _NETWORK = 300_000_000  # bytes of an ONNX network with a task in it
 _EXAMPLE = '''"""Classify images: python classify.py photo.jpg ...   (pip install onnxruntime pillow numpy)"""
 
@@ -39,18 +46,38 @@ for path in sys.argv[1:]:
 '''
 
 
-def example_zip(recogniser: Recogniser, target: Path, name: str) -> None:
+def example_zip(recogniser: Recogniser, model: str, target: Path, name: str) -> None:
     """A zip file with NAME.onnx, which carries the task file in its metadata, and classify.py."""
     with tempfile.TemporaryDirectory() as scratch, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         network, task = Path(scratch) / "network.onnx", Path(scratch) / "task"
-        recogniser.export_onnx(network)
         recogniser.save(task)
-        import onnx
-
-        model = onnx.load(network)
-        model.metadata_props.add(key="task", value=base64.b64encode(task.read_bytes()).decode())
-        archive.writestr(f"{name}.onnx", model.SerializeToString())
+        _apart(_write_network, task, model, network)
+        archive.write(network, f"{name}.onnx")
         archive.writestr("classify.py", _EXAMPLE.format(name=name))
+
+
+def _apart(function: Callable[..., None], *arguments: Any) -> None:
+    """Run it in a process of its own, and one at a time: torch's exporter changes torch while it works."""
+    if not _ONE.acquire(timeout=_PATIENCE):
+        raise CnapsError("other networks are being exported: try again in a while")
+    try:
+        context = multiprocessing.get_context("spawn")
+        ignore = (signal.SIGINT, signal.SIG_IGN)
+        with ProcessPoolExecutor(1, context, initializer=signal.signal, initargs=ignore) as pool:
+            pool.submit(function, *arguments).result()
+    except BrokenProcessPool as error:
+        raise CnapsError("the export broke down: is there enough memory?") from error
+    finally:
+        _ONE.release()
+
+
+def _write_network(task: Path, model: str, target: Path) -> None:
+    import onnx
+
+    Recogniser.load(task, model).export_onnx(target)
+    network = onnx.load(target)
+    network.metadata_props.add(key="task", value=base64.b64encode(task.read_bytes()).decode())
+    onnx.save(network, target)
 
 
 def import_file(project: Project, model: CNAPs, file: IO[bytes]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from PIL import Image
 from cnaps.errors import DataError, InputError
 from cnaps.files import atomic_path, lock_folder, write_text
 from cnaps.serving.decoding import Decoder
+from cnaps.serving.safety import shown
 from cnaps.studio.description import (
     FOLDERS,
     FORMAT,
@@ -33,7 +34,6 @@ from cnaps.studio.description import (
     VERSION,
     class_name,
     encode,
-    file_name,
     fold,
     parse,
 )
@@ -261,7 +261,7 @@ class Project:
             try:
                 kept.append((self._keep(data), name, place))
             except DataError as error:
-                report["refused"].append({"name": file_name(name), "reason": str(error)})
+                report["refused"].append({"name": shown(name), "reason": str(error)})
         return kept, report
 
     def _put(self, kept: Iterable[tuple[str, str, str]], report: Report) -> None:
@@ -270,7 +270,7 @@ class Project:
             if known is None:
                 report["added"].append(key)
                 self._missing.pop(key, None)
-                self.images[key] = {"name": file_name(name), "place": place}
+                self.images[key] = {"name": shown(name), "place": place}
             else:
                 report["known"].append(known["name"])
                 if place in self.classes:  # a label says more than a tray
