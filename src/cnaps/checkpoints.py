@@ -21,6 +21,7 @@ from cnaps.nn.backbones import Backbone, create_backbone
 from cnaps.nn.model import CNAPs, ModelConfig
 
 FORMAT, VERSION = "cnaps-model", 1
+FILES = ("config.json", "model.safetensors")
 _KEYS = {"format", "version", "kind", "model", "backbone_weights", "notes", "digest"}
 DEFAULT_MODEL = "cnaps-lite0"
 _INSTALLED = Path(__file__).parent / "models"  # models that come with the package
@@ -55,7 +56,7 @@ def save_model(
         state = {k: v for k, v in state.items() if not k.startswith("backbone.")}
     if half:
         state = {k: v.half() if v.is_floating_point() else v for k, v in state.items()}
-    with atomic_folder(folder) as temporary:
+    with atomic_folder(folder, FILES) as temporary:
         # contiguous: channels_last is a matter of speed, and is restored when the model is built
         save_file({k: v.cpu().contiguous() for k, v in state.items()}, temporary / "model.safetensors")
         config = {

@@ -5,15 +5,91 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import secrets
 import shutil
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from safetensors import SafetensorError
 
-from cnaps.errors import CnapsError
+from cnaps.errors import CnapsError, InputError
+
+
+# How the files of this program begin or end: a file with another beginning is somebody's.
+_OWN_START = re.compile(
+    rb'\s*\{\s*"format": ?("cnaps-|1,\s*"name")|\s*\{\s*"backbone": "|path,(score,)?label,probability'
+    rb'|.{8}\{"__metadata__":\{.*"format":"cnaps-|\x89PNG.{,200}tEXtSoftware\0cnaps'
+    rb'|<!doctype html>.{,200}<meta name="generator" content="cnaps">',
+    re.DOTALL,
+)
+_OWN_END = re.compile(rb"<footer>Written by cnaps\.|cnaps-classifier")
+_LOOKED_AT = 1 << 20  # bytes, at either end
+
+
+def is_own(path: Path) -> bool:
+    """Whether a file was written by this program, or is empty: nobody misses what is replaced."""
+    with path.open("rb") as file:
+        start = file.read(_LOOKED_AT)
+        file.seek(max(0, path.stat().st_size - _LOOKED_AT))
+        return not start or bool(_OWN_START.match(start) or _OWN_END.search(file.read(_LOOKED_AT)))
+
+
+def check_output(
+    path: Path | None,
+    suffixes: Sequence[str] = (),
+    *,
+    inputs: Iterable[Path] = (),
+    force: bool = False,
+    folder: Sequence[str] | None = None,
+) -> None:
+    """Say before any work is done that something must not or cannot be written there.
+
+    `inputs` are the files and folders that the command reads: an output is none of them and lies in none of those
+    folders. A file of somebody else is overwritten with `force` alone. For a folder, `folder` names the files that
+    it will consist of.
+    """
+    if path is None:
+        return
+    if suffixes and path.suffix.lower() not in suffixes:
+        raise InputError(f"{path} must end in {' or '.join(suffixes)}")
+    try:
+        for each in inputs:
+            if path.exists() and each.exists() and path.samefile(each):
+                raise InputError(f"cannot write {path}: it is read by this command; write to another place")
+            if each.is_dir() and each.resolve() in path.resolve().parents:
+                raise InputError(f"cannot write {path}: it lies in {each}, which is read; write to another place")
+        if folder is not None:
+            _check_replaceable(path, folder)
+        elif path.is_dir():
+            raise InputError(f"cannot write {path}: it is a folder")
+        elif path.exists() and not path.is_file():
+            raise InputError(f"cannot write {path}: it is no regular file")
+        elif path.exists() and not force and not is_own(path):
+            raise InputError(f"{path} exists and was not written by cnaps: give another name, or --force")
+        above = path.absolute().parent
+        while not above.exists():
+            above = above.parent
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+    if not above.is_dir():
+        raise InputError(f"cannot write {path}: {above} is no folder")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise InputError(f"cannot write {path}: {above} is read-only for you")
+
+
+def _check_replaceable(target: Path, names: Sequence[str]) -> None:
+    """A folder is replaced whole, so it may hold nothing but files of this program, of these names."""
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise InputError(f"cannot write {target}: it is no folder")
+    for item in sorted(target.iterdir()):
+        if item.name not in names or not item.is_file() or (item.suffix == ".json" and not is_own(item)):
+            raise InputError(
+                f"the folder {target} is not replaced: its {item.name} is not of cnaps; give another destination"
+            )
 
 
 @contextlib.contextmanager
@@ -28,56 +104,70 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
     'whole'
     """
     target = Path(target)
-    try:
+    with _telling(target):
+        if target.exists() and not target.is_file():
+            raise InputError(f"cannot write {target}: it is no regular file")
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{target.name[:40]}.", suffix=".tmp", dir=target.parent)
-        os.close(handle)
-    except OSError as error:
-        raise CnapsError(f"cannot write {target}: {error.strerror or error}") from error
-    temporary = Path(name)
+        temporary = _beside(target)
+        # the kernel applies the umask; to ask for it would be to change it, for all threads
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     try:
-        yield temporary
-        _flush(temporary)
-        temporary.chmod(0o666 & ~_umask())
-        os.replace(temporary, target)
-        _flush(target.parent)
-    except (OSError, SafetensorError) as error:  # the second is what safetensors makes of a full disk
-        raise CnapsError(f"cannot write {target}: {getattr(error, 'strerror', None) or error}") from error
+        with _telling(target):
+            mode = temporary.stat().st_mode
+            yield temporary
+            temporary.chmod(mode)  # some writers leave files that only their owner may read
+            _flush(temporary)
+            os.replace(temporary, target)
+            _flush(target.parent)
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def atomic_folder(target: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_folder(target: str | os.PathLike[str], names: Sequence[str]) -> Iterator[Path]:
     """Give a temporary folder beside ``target`` that replaces ``target`` when the block ends without an error.
 
-    An existing ``target`` stays as it was until the new folder is whole.
+    An existing ``target`` stays as it was until the new folder is whole, and is not replaced if it holds anything
+    but files of this program of these ``names``.
     """
     target = Path(target)
-    try:
+    with _telling(target):
+        _check_replaceable(target, names)
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name[:40]}.", suffix=".tmp", dir=target.parent))
-    except OSError as error:
-        raise CnapsError(f"cannot write {target}: {error.strerror or error}") from error
+        temporary = _beside(target)
+        temporary.mkdir()
     old = temporary.with_suffix(".old")
     try:
-        yield temporary
-        for path in (temporary, *temporary.rglob("*")):
-            # some writers leave files that only their owner may read
-            path.chmod((0o777 if path.is_dir() else 0o666) & ~_umask())
-            _flush(path)
-        if not _exchange(temporary, target):
-            if target.exists():
-                os.replace(target, old)
-            os.replace(temporary, target)
-        _flush(target.parent)
-    except (OSError, SafetensorError) as error:
+        with _telling(target):
+            mode = temporary.stat().st_mode
+            yield temporary
+            for path in (temporary, *temporary.rglob("*")):
+                path.chmod(mode if path.is_dir() else mode & 0o666)
+                _flush(path)
+            if not _exchange(temporary, target):
+                if target.exists():
+                    os.replace(target, old)
+                os.replace(temporary, target)
+            _flush(target.parent)
+    finally:
         if old.exists() and not target.exists():
             os.replace(old, target)
-        raise CnapsError(f"cannot write {target}: {getattr(error, 'strerror', None) or error}") from error
-    finally:
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def _beside(target: Path) -> Path:
+    return target.with_name(f".{target.name[:40]}.{secrets.token_hex(6)}.tmp")
+
+
+@contextlib.contextmanager
+def _telling(target: Path) -> Iterator[None]:
+    """What goes wrong with a file as a sentence."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:  # the second is what safetensors makes of a full disk
+        raise CnapsError(f"cannot write {target}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def write_text(target: str | os.PathLike[str], text: str) -> None:
@@ -130,8 +220,3 @@ def _exchange(a: Path, b: Path) -> bool:
     here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
     return swap(here, os.fsencode(a), here, os.fsencode(b), exchange) == 0
 
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

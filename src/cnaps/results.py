@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from cnaps.errors import InputError
 from cnaps.files import write_json, write_text
 
 
@@ -49,23 +47,6 @@ class Skipped:
 
 
 FORMATS = (".csv", ".json")
-
-
-def check_output(path: Path | None, suffixes: Sequence[str] = ()) -> None:
-    """Say before any work is done that a file cannot be written there."""
-    if path is None:
-        return
-    if suffixes and path.suffix.lower() not in suffixes:
-        raise InputError(f"{path} must end in {' or '.join(suffixes)}")
-    if path.is_dir():
-        raise InputError(f"cannot write {path}: it is a folder")
-    above = path.absolute().parent
-    while not above.exists():
-        above = above.parent
-    if not above.is_dir():
-        raise InputError(f"cannot write {path}: {above} is no folder")
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise InputError(f"cannot write {path}: {above} is read-only for you")
 
 
 def write_results(path: Path, results: Sequence[Result], skipped: Sequence[Skipped]) -> None:

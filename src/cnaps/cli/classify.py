@@ -28,6 +28,7 @@ _SAVE = typer.Option(None, "--save", help="Keep what was learned in a task file,
 _TOP = typer.Option(3, "--top", min=1, help="How many classes to write for an image: the best and runners-up.")
 _MODEL = typer.Option(None, "--model", help="A model by name (see `cnaps models`) or folder.")
 _FLIP = typer.Option(False, "--flip", help="Learn from mirror images too, where left and right do not matter.")
+_FORCE = typer.Option(False, "--force", help="Overwrite files that cnaps did not write.")
 _DEVICE = typer.Option("auto", "--device", help="auto, cpu, cuda, ...")
 
 
@@ -50,13 +51,14 @@ def classify(
     model: str | None = _MODEL,
     flip: bool = _FLIP,
     device: str = _DEVICE,
+    force: bool = _FORCE,
 ) -> None:
     """Learn classes from a few examples each and classify images, in one go."""
     from cnaps.data.examples import find_examples, find_images
 
-    _check_outputs(out, report, save)
     labelled = find_examples(examples)
     files = find_images(images)
+    _check_outputs(out, report, save, [examples, *_read_by(labelled, files, images, model)], force)
     recogniser = _learn(labelled, model, flip, device)
     results, skipped = _classify_files(recogniser, files, top)
     if save is not None:
@@ -71,12 +73,14 @@ def fit(
     model: str | None = _MODEL,
     flip: bool = _FLIP,
     device: str = _DEVICE,
+    force: bool = _FORCE,
 ) -> None:
     """Learn classes from a few examples each and keep them in a task file."""
     from cnaps.data.examples import find_examples
 
-    _check_outputs(None, None, task)
-    recogniser = _learn(find_examples(examples), model, flip, device)
+    labelled = find_examples(examples)
+    _check_outputs(None, None, task, [examples, *_read_by(labelled, [], [], model)], force)
+    recogniser = _learn(labelled, model, flip, device)
     recogniser.save(task)
     typer.echo(
         f"wrote {task}: {len(recogniser.names)} classes from {recogniser.adapted.seen} images, "
@@ -93,6 +97,7 @@ def predict(
     model: str | None = _MODEL,
     engine: str = typer.Option("here", "--engine", help="here, or ray: many processes and machines."),
     workers: int | None = typer.Option(None, "--workers", min=1, help="Of Ray; one a processor if not given."),
+    force: bool = _FORCE,
 ) -> None:
     """Classify images with a task learned before.
 
@@ -100,6 +105,7 @@ def predict(
     """
     from cnaps.data.examples import find_images
     from cnaps.errors import InputError
+    from cnaps.files import check_output
     from cnaps.recogniser import Recogniser
 
     if engine not in ("here", "ray"):
@@ -108,7 +114,8 @@ def predict(
         from cnaps.bulk import predict_on_ray, write_parts
 
         parts = out if out is not None and not out.suffix else None
-        _check_outputs(None if parts else out, report, None)
+        _check_outputs(None if parts else out, report, None, _read_by([], [], images, model, task), force)
+        check_output(parts, folder=())
         rows = predict_on_ray(task, images, model=model, top=top, workers=workers)
         if parts:
             write_parts(rows, parts)
@@ -116,8 +123,8 @@ def predict(
             return
         results, skipped = _gather(rows)
     else:
-        _check_outputs(out, report, None)
         files = find_images(images)
+        _check_outputs(out, report, None, _read_by([], files, images, model, task), force)
         results, skipped = _classify_files(Recogniser.load(task, model), files, top)
     _write(results, skipped, out, report, [])
     _finish(results, skipped, [path for path in (out, report) if path is not None])
@@ -127,12 +134,13 @@ def export(
     task: Path = _TASK,
     onnx: Path = typer.Argument(..., help="The file to write (.onnx)."),
     model: str | None = _MODEL,
+    force: bool = _FORCE,
 ) -> None:
     """Turn a task into an ONNX file that needs nothing of this package."""
+    from cnaps.files import check_output
     from cnaps.recogniser import Recogniser
-    from cnaps.results import check_output
 
-    check_output(onnx, (".onnx",))
+    check_output(onnx, (".onnx",), inputs=_read_by([], [], [], model, task), force=force)
     recogniser = Recogniser.load(task, model)
     recogniser.export_onnx(onnx)
     size = recogniser.image_size
@@ -156,12 +164,28 @@ def models() -> None:
         )
 
 
-def _check_outputs(out: Path | None, report: Path | None, save: Path | None) -> None:
-    from cnaps.results import FORMATS, check_output
+def _check_outputs(
+    out: Path | None, report: Path | None, save: Path | None, inputs: list[Path], force: bool
+) -> None:
+    from cnaps.errors import InputError
+    from cnaps.files import check_output
+    from cnaps.results import FORMATS
 
-    check_output(out, FORMATS)
-    check_output(report, (".html", ".htm"))
-    check_output(save)
+    check_output(out, FORMATS, inputs=inputs, force=force)
+    check_output(report, (".html", ".htm"), inputs=inputs, force=force)
+    check_output(save, inputs=inputs, force=force)
+    given = [path.resolve() for path in (out, report, save) if path is not None]
+    if len(set(given)) < len(given):
+        raise InputError(f"two outputs have the same name: {given[-1]}")
+
+
+def _read_by(
+    labelled: list[tuple[Path, str]], files: list[Path], named: list[str], model: str | None, task: Path | None = None
+) -> list[Path]:
+    """Everything that a command reads: files, lists of them, the model, the task."""
+    lists = [Path(name) for name in named if Path(name).is_file()]
+    network = [Path(model)] if model and Path(model).is_dir() else []
+    return [*lists, *network, *[path for path, _ in labelled], *files, *([task] if task else [])]
 
 
 def _learn(labelled: list[tuple[Path, str]], model: str | None, flip: bool, device: str) -> Recogniser:

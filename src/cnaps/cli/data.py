@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cnaps.cli.classify import _FORCE
+
 if TYPE_CHECKING:
     from cnaps.data.collection import Collection
 
@@ -73,14 +75,17 @@ def list_(
 def show(
     dest: Annotated[Path, typer.Argument(help="A collection.")],
     sheet: Annotated[Path | None, typer.Option(help="The picture to write; DEST.png if not given.")] = None,
+    force: bool = _FORCE,
 ) -> None:
     """Show counts, splits and broken images of a collection, and write a contact sheet of it as PNG."""
     from cnaps.data.collection import Collection
     from cnaps.data.contact_sheet import write_contact_sheet
+    from cnaps.files import check_output
 
     collection = Collection.open(dest)
     counts = collection.counts
     sheet = sheet or dest.resolve().with_name(f"{dest.resolve().name}.png")
+    check_output(sheet, (".png",), inputs=[dest], force=force)
     write_contact_sheet(collection, sheet)
     typer.echo(f"{collection.name}: {summary(collection)}")
     typer.echo(

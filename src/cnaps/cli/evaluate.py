@@ -60,7 +60,7 @@ def evaluate(
 
     Run again with the same folder it goes on where it stood, and more learners or tasks join what is there.
     """
-    start_processes(processes)
+    start_processes(processes, out)
     from cnaps.episodes import Limits
     from cnaps.errors import InputError
     from cnaps.experiments.comparison import comparison_report
@@ -111,8 +111,12 @@ def calibrate(
     typer.echo(f"{model}: log T = {a} + {b} log(ways) + {c} log(shots), from {len(chosen)} tasks")
 
 
-def start_processes(processes: int) -> None:
-    """Go on as so many processes, or stay the one there is."""
+def start_processes(processes: int, results: Path | None = None) -> None:
+    """Go on as so many processes, or stay the one there is; `results` is the folder that they will fill."""
+    if results is not None and "WORLD_SIZE" not in os.environ:
+        from cnaps.experiments.reporting import check_results_folder
+
+        check_results_folder(results)
     if processes > 1 and "WORLD_SIZE" not in os.environ:
         from cnaps.training.distributed import launch
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from cnaps.cli.classify import SOME_SKIPPED, _warn
+from cnaps.cli.classify import _FORCE, SOME_SKIPPED, _read_by, _warn
 
 
 def register(app: typer.Typer) -> None:
@@ -23,19 +23,21 @@ def suggest(
     sheet: Path | None = typer.Option(None, "--sheet", help="Write a picture of them: a .png file."),
     seed: int = typer.Option(0, min=0, help="Of the strategy random."),
     model: str | None = typer.Option(None, "--model", help="A model by name (see `cnaps models`) or folder."),
+    force: bool = _FORCE,
 ) -> None:
     """Which images of a pool to label next: those that would teach a task most, best first."""
     from cnaps.active import suggest
     from cnaps.data.examples import find_images
     from cnaps.errors import CnapsError, DataError
     from cnaps.experiments.reporting import Table
-    from cnaps.files import write_text
+    from cnaps.files import check_output, write_text
     from cnaps.recogniser import Recogniser
-    from cnaps.results import check_output, printable
+    from cnaps.results import printable
 
-    check_output(out, (".csv",))
-    check_output(sheet, (".png",))
     files = find_images(pool)
+    inputs = _read_by([], files, pool, model, task)
+    check_output(out, (".csv",), inputs=inputs, force=force)
+    check_output(sheet, (".png",), inputs=inputs, force=force)
     recogniser = Recogniser.load(task, model)
     broken: list[str] = []
 
@@ -56,16 +58,15 @@ def suggest(
         write_text(out, table.csv())
     if sheet is not None:
         from cnaps.data.contact_sheet import captioned_sheet
+        from cnaps.data.images import write_png
         from cnaps.data.inputs import read_pixels
-        from cnaps.files import atomic_path
 
         captions = [
             f"{i}. doubt {each.score:.2f}\n{each.label} {each.probability:.0%}\n{Path(path).name}"
             for i, (each, (path, *_)) in enumerate(zip(found, table.rows, strict=True), 1)
         ]
         picture = captioned_sheet([read_pixels(str(each.path), 156) for each in found], captions)
-        with atomic_path(sheet) as temporary:
-            picture.save(temporary, "PNG")
+        write_png(sheet, picture)
     for reason in broken:
         _warn(f"{reason}: skipped")
     written = [str(path) for path in (out, sheet) if path is not None]

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from cnaps.cli.classify import _FORCE
 from cnaps.cli.evaluate import open_collections
 
 tasks = typer.Typer(no_args_is_help=True, help="Draw few-shot tasks from collections, and look at them.")
@@ -33,11 +34,14 @@ def sample(
     targets: Annotated[int | None, typer.Option(help="A fixed number of targets a class.", min=1)] = None,
     training: Annotated[bool, typer.Option("--training", help="At most 40 ways and 400 context images.")] = False,
     flat: Annotated[bool, typer.Option("--flat", help="Ignore alphabets and WordNet.")] = False,
+    force: bool = _FORCE,
 ) -> None:
     """Draw tasks by Meta-Dataset's protocol and write the names of their images to a manifest."""
     from cnaps.episodes import TEST_LIMITS, TRAIN_LIMITS, Sampler, write_manifest
+    from cnaps.files import check_output
     from cnaps.progress import track
 
+    check_output(out, inputs=data, force=force)
     collections = {each.name: each for each in open_collections(data, None)}
     sampler = Sampler(
         list(collections.values()),
@@ -69,13 +73,16 @@ def show(
     task: Annotated[int, typer.Option(help="The number of the task.", min=0)] = 0,
     split: Split = "test",
     seed: Seed = 0,
+    force: bool = _FORCE,
 ) -> None:
     """Draw a task as a picture: a band for each class, its context on the left, its targets on the right."""
+    from cnaps.data.images import write_png
     from cnaps.episodes import Sampler, load_task, read_manifest
     from cnaps.episodes.drawing import draw_task
     from cnaps.errors import InputError
-    from cnaps.files import atomic_path
+    from cnaps.files import check_output
 
+    check_output(out, (".png",), inputs=[*data, *([manifest] if manifest else [])], force=force)
     collections = {each.name: each for each in open_collections(data, None)}
     if manifest is None:
         sampler = Sampler(list(collections.values()), None if split == "all" else split, seed=seed)
@@ -85,9 +92,7 @@ def show(
         if task not in known:
             raise InputError(f"{manifest} has no task {task}, but {len(known)} others")
         described = known[task]
-    picture = draw_task(load_task(described, collections))
-    with atomic_path(out) as temporary:
-        picture.save(temporary, format="PNG")
+    write_png(out, draw_task(load_task(described, collections)))
     typer.echo(
         f"{out}: task {task}, of {described.collection}: {described.ways} ways, "
         f"{described.context_size} context and {described.target_size} target images"

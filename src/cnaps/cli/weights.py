@@ -24,8 +24,11 @@ def import_weights(
     destination: Path = typer.Argument(..., help="The folder of the model that is written."),
 ) -> None:
     """Turn a published CNAPs checkpoint into a model folder."""
+    from cnaps.checkpoints import FILES
+    from cnaps.files import check_output
     from cnaps.reference import from_reference
 
+    check_output(destination, inputs=[source], folder=FILES)
     model = from_reference(source)
     model.save(destination)
     weights = sum(value.numel() for value in model.state_dict().values())
@@ -45,8 +48,10 @@ def ship(
     ),
 ) -> None:
     """Make a small copy of a model: half precision, and without a backbone that an installed package carries."""
-    from cnaps.checkpoints import load_model, save_model
+    from cnaps.checkpoints import FILES, load_model, save_model
+    from cnaps.files import check_output
 
+    check_output(destination, inputs=[source, *([average] if average else [])], folder=FILES)
     model = load_model(source)
     if average is not None:
         _average(model, load_model(average), f"{source} and {average}")

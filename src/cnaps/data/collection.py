@@ -226,7 +226,7 @@ def assemble(
     batches: list[int] = []
     content = hashlib.blake2b(digest_size=16)
     last = 0
-    with atomic_folder(dest) as folder:
+    with atomic_folder(dest, (METADATA, IMAGES)) as folder:
         with pa.OSFile(str(folder / IMAGES), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
             for shard in shards:
                 if shard.num_rows == 0:

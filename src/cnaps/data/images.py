@@ -9,8 +9,10 @@ from typing import TypeAlias
 
 import numpy as np
 from PIL import Image, ImageOps
+from PIL.PngImagePlugin import PngInfo
 
 from cnaps.errors import DataError
+from cnaps.files import atomic_path
 
 ImageLike: TypeAlias = str | Path | bytes | Image.Image | np.ndarray
 
@@ -90,6 +92,14 @@ def decode(encoded: bytes, size: int) -> np.ndarray:
     image: Image.Image = Image.open(io.BytesIO(encoded), formats=("JPEG", "PNG"))
     pixels = to_array(image, size)
     return pixels if pixels.ndim == 3 else np.repeat(pixels[:, :, None], 3, axis=2)
+
+
+def write_png(path: str | Path, image: Image.Image) -> None:
+    """Write a picture that says who wrote it, whole or not at all."""
+    about = PngInfo()
+    about.add_text("Software", "cnaps")
+    with atomic_path(path) as temporary:
+        image.save(temporary, "PNG", pnginfo=about)
 
 
 def _open(source: ImageLike) -> Image.Image:

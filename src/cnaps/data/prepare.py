@@ -24,13 +24,13 @@ import pyarrow as pa
 
 from cnaps.data import splits as split_rules
 from cnaps.data.archives import open_tree
-from cnaps.data.collection import METADATA, Collection, Description, assemble, encoded_batch
+from cnaps.data.collection import IMAGES, METADATA, Collection, Description, assemble, encoded_batch
 from cnaps.data.images import encode, load_image
 from cnaps.data.readers import READERS, get_reader
 from cnaps.data.readers.base import Item, Plan, Splits
 from cnaps.data.readers.folders import read_csv
 from cnaps.errors import CnapsError, DataError, InputError
-from cnaps.files import atomic_path, write_text
+from cnaps.files import atomic_path, check_output, write_text
 from cnaps.progress import progress_bar
 from cnaps.runtime import cpu_count
 
@@ -67,6 +67,7 @@ def prepare(
     reader, source, dest = get_reader(reader_name), Path(source).expanduser(), Path(dest).expanduser()
     if not 8 <= size <= 4096:
         raise InputError(f"the size must lie between 8 and 4096 pixels, not {size}")
+    check_output(dest, inputs=[source], folder=(METADATA, IMAGES))
     scratch = dest.parent / f".{dest.name}.preparing"
     if reader.name == "folder" and source.suffix.lower() == ".csv":
         plan = read_csv(source)
@@ -83,7 +84,7 @@ def prepare(
         licence=READERS.get(name, reader).licence,
     )
     origin = _origin(about, plan.items)
-    unchanged = _occupied(dest) and not overwrite
+    unchanged = (dest / METADATA).exists() and not overwrite
     if unchanged:
         collection = Collection.open(dest)
         if collection.prepared_from != origin:
@@ -133,15 +134,6 @@ def _origin(about: Description, items: Sequence[Sequence[Item]]) -> str:
     for item in itertools.chain.from_iterable(items):
         digest.update(item.key.encode("utf-8", "surrogateescape") + b"\n")
     return digest.hexdigest()
-
-
-def _occupied(dest: Path) -> bool:
-    """Whether a collection is there; anything else that is there is never overwritten."""
-    if (dest / METADATA).exists():
-        return True
-    if dest.exists() and (not dest.is_dir() or any(dest.iterdir())):
-        raise DataError(f"{dest} exists and is not a collection; give another destination")
-    return False
 
 
 def _check_broken(dest: Path, broken: Sequence[Sequence[str]], strict: bool) -> None:

@@ -25,7 +25,7 @@ from typing import IO, Any
 import torch
 
 from cnaps.errors import CheckpointError, CnapsError, InputError
-from cnaps.files import lock_folder, write_json
+from cnaps.files import check_output, lock_folder, write_json
 from cnaps.training.checkpoint import load_checkpoint, save_checkpoint
 
 KEPT = 2  # checkpoints: the newest, and the one before it in case the newest is damaged
@@ -49,10 +49,7 @@ class RunFolder:
         path = Path(path)
         if (path / "config.json").exists():
             raise InputError(f"{path} already holds a run: continue it with --resume, or choose another folder")
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"cannot write to the run folder {path}: {error.strerror or error}") from error
+        check_output(path, folder=(".lock",))
         run = cls(path, tensorboard=config.tensorboard)
         write_json(path / "environment.json", environment)
         write_json(path / "config.json", dataclasses.asdict(config))
