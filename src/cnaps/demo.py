@@ -10,15 +10,15 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from cnaps.checkpoints import DEFAULT_MODEL
-from cnaps.data.examples import images_below
 from cnaps.files import atomic_folder
-from cnaps.learners.base import FrozenFeatures
-from cnaps.learners.logreg import LogisticRegressionProbe
+from cnaps.images.finding import images_below
+from cnaps.nn.checkpoints import DEFAULT_MODEL
+from cnaps.paper.learners.base import FrozenFeatures
+from cnaps.paper.learners.logreg import LogisticRegressionProbe
 from cnaps.progress import track
-from cnaps.recogniser import Examples, Recogniser, open_model
-from cnaps.report import write_report
-from cnaps.results import Result, write_results
+from cnaps.runtime.recogniser import Examples, Recogniser, open_model
+from cnaps.runtime.report import write_report
+from cnaps.runtime.results import Result, write_results
 
 SHOTS = 5
 
@@ -80,7 +80,8 @@ def _write_digits(folder: Path) -> tuple[list[tuple[Path, str]], list[Path]]:
     examples: list[tuple[Path, str]] = []
     images: list[Path] = []
     if folder.is_dir():  # of an earlier demo: the same ones
-        return [(path, path.parent.name) for path in images_below(folder / "examples")], images_below(folder / "images")
+        examples = [(path, path.parent.name) for path in images_below(folder / "examples")]
+        return examples, images_below(folder / "images")
     with atomic_folder(folder, ()) as temporary:
         for digit in range(10):
             members = chosen.permutation(np.flatnonzero(digits.target == digit))

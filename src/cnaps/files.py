@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import shutil
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -15,7 +16,6 @@ from typing import IO, Any
 from safetensors import SafetensorError
 
 from cnaps.errors import CnapsError, InputError
-
 
 # How the files of this program begin or end: a file with another beginning is somebody's.
 _OWN_START = re.compile(
@@ -168,6 +168,79 @@ def _telling(target: Path) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:  # the second is what safetensors makes of a full disk
         raise CnapsError(f"cannot write {target}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def escaped(text: str) -> str:
+    """A name as text that can be encoded: bytes of a file name that are no UTF-8 become ``\\xe9``.
+
+    >>> escaped("caf\\udce9")
+    'caf\\\\xe9'
+    """
+    return re.sub("[\ud800-\udfff]", lambda found: f"\\x{ord(found[0]) & 0xFF:02x}", text)
+
+
+def shown(text: str) -> str:
+    """A name as a terminal may have it: nothing in it moves the cursor, changes colours or turns the text round.
+
+    >>> shown("a\\x1b[2Jb")
+    'a\\\\x1b[2Jb'
+    """
+    known = escaped(text)
+    return "".join(c if c in _JOINERS or unicodedata.category(c) not in _UNSEEN else _code(c) for c in known)
+
+
+_JOINERS = "\u200c\u200d"  # parts of words and of emoji
+_UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def _code(character: str) -> str:
+    number = ord(character)
+    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
+
+
+def spreadsheet_cell(text: str) -> str:
+    """A cell that no spreadsheet takes for a formula; `plain_cell` is its inverse.
+
+    >>> spreadsheet_cell("=1+1"), spreadsheet_cell("-0.5")
+    ("'=1+1", '-0.5')
+    """
+    return f"'{text}" if text[:1] in _FORMULA and not _NUMBER.fullmatch(text) else text
+
+
+def plain_cell(text: str) -> str:
+    """What `spreadsheet_cell` was given."""
+    return text[1:] if text[:1] == "'" and text[1:2] in _FORMULA and text[1:] else text
+
+
+_FORMULA = tuple("=+-@\t\r")
+_NUMBER = re.compile(r"[+-]?[\d.]+(e[+-]?\d+)?( ± [\d.]+)?", re.IGNORECASE)
+
+
+def read_bytes(path: str | os.PathLike[str], most: int = 1 << 30) -> bytes:
+    """The content of a regular file: to open what is none may wait for ever. Raises OSError and ValueError."""
+    path = Path(path)
+    if path.exists() and not path.is_file():
+        raise ValueError("it is no regular file")
+    if path.stat().st_size > most:
+        raise ValueError(f"it is larger than {most:,} bytes")
+    return path.read_bytes()
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """The JSON in a file. Raises OSError and ValueError."""
+    return parse_json(read_bytes(path).decode("utf-8"))
+
+
+def parse_json(text: str) -> Any:
+    """JSON as it is standardised: NaN and Infinity are refused, and so is what is nested without end."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is no number")
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
 
 
 def write_text(target: str | os.PathLike[str], text: str) -> None:

@@ -11,7 +11,7 @@ from PIL import Image
 
 from cnaps import CNAPs
 from cnaps.cli import main
-from cnaps.recogniser import Examples, Recogniser
+from cnaps.runtime.recogniser import Examples, Recogniser
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "compatibility"))
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cnaps.cli.common import echo
+
 if TYPE_CHECKING:
     from cnaps.data.collection import Collection
-    from cnaps.experiments.reporting import Report
+    from cnaps.paper.experiments.reporting import Report
 
 Data = Annotated[list[Path], typer.Argument(help="Collections, or folders that hold some.", metavar="DATA...")]
 
@@ -24,10 +26,10 @@ def register(app: typer.Typer) -> None:
 
 def learners() -> None:
     """List the methods that can be evaluated."""
-    from cnaps.learners import list_learners
+    from cnaps.paper.learners import list_learners
 
     for entry in list_learners():
-        typer.echo(f"{entry.name:19}{'trained  ' if entry.trained else '         '}{entry.summary}")
+        echo(f"{entry.name:19}{'trained  ' if entry.trained else '         '}{entry.summary}")
 
 
 def evaluate(
@@ -63,8 +65,8 @@ def evaluate(
     start_processes(processes, out)
     from cnaps.episodes import Limits
     from cnaps.errors import InputError
-    from cnaps.experiments.comparison import comparison_report
-    from cnaps.experiments.evaluation import TaskSet, compare
+    from cnaps.paper.experiments.comparison import comparison_report
+    from cnaps.paper.experiments.evaluation import TaskSet, compare
 
     if beside not in (None, "paper"):
         raise InputError(f"--beside takes 'paper', not {beside!r}")
@@ -94,9 +96,9 @@ def calibrate(
 
     Take results of the model as it is now; what is found is added to the calibration that it has.
     """
-    from cnaps.checkpoints import load_model, write_notes
     from cnaps.errors import DataError
-    from cnaps.experiments.scores import ScoreBook, fit_calibration
+    from cnaps.nn.checkpoints import load_model, write_notes
+    from cnaps.paper.experiments.scores import ScoreBook, fit_calibration
 
     book, own = ScoreBook(results), load_model(model)
     chosen = [score for score in book.read().values() if score.learner == learner]
@@ -108,28 +110,28 @@ def calibrate(
     found = [round(a + b, 4) for a, b in zip(old, fit_calibration(chosen), strict=True)]
     write_notes(model, {"calibration": found})
     a, b, c = found
-    typer.echo(f"{model}: log T = {a} + {b} log(ways) + {c} log(shots), from {len(chosen)} tasks")
+    echo(f"{model}: log T = {a} + {b} log(ways) + {c} log(shots), from {len(chosen)} tasks")
 
 
 def start_processes(processes: int, results: Path | None = None) -> None:
     """Go on as so many processes, or stay the one there is; `results` is the folder that they will fill."""
     if results is not None and "WORLD_SIZE" not in os.environ:
-        from cnaps.experiments.reporting import check_results_folder
+        from cnaps.paper.experiments.reporting import check_results_folder
 
         check_results_folder(results)
     if processes > 1 and "WORLD_SIZE" not in os.environ:
         from cnaps.training.distributed import launch
 
         raise typer.Exit(launch(processes))
-    from cnaps.runtime import configure_threads
+    from cnaps.parallel import configure_threads
 
     configure_threads()
 
 
 def unseen_sets(collections: list[str], given: str | None, model: str) -> list[str]:
     """The data sets that training saw nothing of: as given, or as the model's notes have it."""
-    from cnaps.checkpoints import load_model
     from cnaps.errors import InputError
+    from cnaps.nn.checkpoints import load_model
 
     if given is None:
         seen = load_model(model).notes.get("trained_on")
@@ -143,8 +145,8 @@ def unseen_sets(collections: list[str], given: str | None, model: str) -> list[s
 def finish(report: Report, out: Path) -> None:
     """Write a report and show its first table."""
     paths = report.write(out)
-    typer.echo(next(iter(report.tables.values())).markdown())
-    typer.echo(f"{paths[0]}: tables, pictures and every number are beside it")
+    echo(next(iter(report.tables.values())).markdown())
+    echo(f"{paths[0]}: tables, pictures and every number are beside it")
 
 
 def names_of(text: str) -> list[str]:

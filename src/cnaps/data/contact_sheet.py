@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from cnaps.data.collection import Collection
-from cnaps.data.images import write_png
+from cnaps.images.decoding import write_png
 
 _CELL, _GAP, _LABEL = 64, 4, 190
 

@@ -1,0 +1,147 @@
+"""One look for every experiment's result: tables as Markdown and CSV, all numbers as JSON, pictures, a page."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import html
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cnaps.errors import InputError
+from cnaps.files import atomic_path, check_output, is_own, spreadsheet_cell, write_json, write_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Colours that stay apart for the colour-blind, in the order of use.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000", "#8c6d31")
+MARKERS = "osD^vP*Xh<>dp"
+
+STYLE = """
+:root { color-scheme: light dark; --line: #8884; --soft: #8881; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 3rem auto; padding: 0 1.5rem; }
+h1 { font-size: 1.7rem } h2 { font-size: 1.15rem; margin-top: 2.5rem }
+.wide { overflow-x: auto }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem }
+th, td { padding: .35rem .8rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap }
+th:first-child, td:first-child { text-align: left } tr:hover td { background: var(--soft) }
+img { max-width: 100%; background: white; border-radius: 8px }
+"""
+
+
+@dataclass
+class Table:
+    """Rows of text or numbers under a caption."""
+
+    caption: str
+    columns: Sequence[str]
+    rows: list[Sequence[Any]] = field(default_factory=list)
+
+    def markdown(self) -> str:
+        """As GitHub shows it."""
+        head = [list(self.columns), ["---"] + ["---:"] * (len(self.columns) - 1)]
+        lines = [
+            "| " + " | ".join(_text(cell).replace("|", "\\|") for cell in row) + " |"
+            for row in [*head, *self.rows]
+        ]
+        return "\n".join([f"**{self.caption}**", "", *lines, ""])
+
+    def csv(self) -> str:
+        """For programs."""
+        out = io.StringIO()
+        csv.writer(out, lineterminator="\n").writerows(
+            [self.columns, *[[spreadsheet_cell(_text(c)) for c in row] for row in self.rows]]
+        )
+        return out.getvalue()
+
+    def html(self) -> str:
+        """For the page."""
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(_text(cell))}</td>" for cell in row) + "</tr>" for row in self.rows
+        )
+        caption = f"<h2>{html.escape(self.caption)}</h2>"
+        return f"{caption}<div class=wide><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+@dataclass
+class Report:
+    """The result of an experiment; `write` makes NAME.md, .json, .html, .csv a table and .png a picture."""
+
+    name: str
+    title: str
+    text: list[str]
+    tables: dict[str, Table]
+    pictures: dict[str, Figure]
+    data: Any
+
+    def write(self, folder: str | Path) -> list[Path]:
+        """Write all files; gives their paths, the page first."""
+        folder = Path(folder)
+        paths = {kind: folder / f"{self.name}.{kind}" for kind in ("html", "md", "json")}
+        pictures = self.save_pictures(folder, self.name)
+        paths |= {f"{name}.png": path for name, path in pictures.items()}
+        for name, table in self.tables.items():
+            path = paths[f"{name}.csv"] = folder / _file(self.name, "" if name == self.name else name, "csv")
+            write_text(path, table.csv())
+        write_json(paths["json"], self.data)
+        parts = [f"# {self.title}", "", *[line + "\n" for line in self.text]]
+        parts += [table.markdown() for table in self.tables.values()]
+        parts += [f"![{name}]({path.name})\n" for name, path in pictures.items()]
+        write_text(paths["md"], "\n".join(parts))
+        write_text(paths["html"], self._page(pictures))
+        return list(paths.values())
+
+    def save_pictures(self, folder: Path, prefix: str) -> dict[str, Path]:
+        """Write the pictures alone; gives the file of each."""
+        paths = {}
+        for name, figure in self.pictures.items():
+            paths[name] = folder / _file(prefix, "" if name == self.name else name, "png")
+            with atomic_path(paths[name]) as temporary:
+                # Without the program's version in it, the same numbers give the same file.
+                figure.savefig(temporary, format="png", dpi=130, metadata={"Software": None})
+        return paths
+
+    def _page(self, pictures: dict[str, Path]) -> str:
+        title = html.escape(self.title)
+        body = "".join(f"<p>{html.escape(line)}</p>" for line in self.text)
+        body += "".join(table.html() for table in self.tables.values())
+        for name, path in pictures.items():
+            source = base64.b64encode(path.read_bytes()).decode()
+            body += (
+                f'<h2>{html.escape(name)}</h2><img alt="{html.escape(name)}" src="data:image/png;base64,{source}">'
+            )
+        return (
+            f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="generator" content="cnaps">'
+            f'<title>{title}</title><meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
+            f"<h1>{title}</h1>{body}</html>\n"
+        )
+
+
+def check_results_folder(folder: Path) -> None:
+    """Results go to a new or empty folder, or join earlier ones; other people's files are not written among."""
+    check_output(folder / "report")
+    held = [item for item in folder.iterdir() if not item.name.startswith(".")] if folder.is_dir() else []
+    if held and not any(item.name == "setup.json" or (item.suffix == ".html" and is_own(item)) for item in held):
+        raise InputError(f"{folder} holds files of others, such as {held[0].name}: give a new folder")
+
+
+def new_figure(width: float = 8, height: float = 4.5) -> Figure:
+    """An empty figure that no window owns."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _file(report: str, part: str, kind: str) -> str:
+    return f"{report}-{part}.{kind}" if part else f"{report}.{kind}"
+
+
+def _text(cell: Any) -> str:
+    if cell is None:
+        return ""
+    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
