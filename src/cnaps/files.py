@@ -137,7 +137,6 @@ def atomic_folder(target: str | os.PathLike[str], names: Sequence[str]) -> Itera
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = _beside(target)
         temporary.mkdir()
-    old = temporary.with_suffix(".old")
     try:
         with _telling(target):
             mode = temporary.stat().st_mode
@@ -146,15 +145,25 @@ def atomic_folder(target: str | os.PathLike[str], names: Sequence[str]) -> Itera
                 path.chmod(mode if path.is_dir() else mode & 0o666)
                 _flush(path)
             if not _exchange(temporary, target):
-                if target.exists():
-                    os.replace(target, old)
-                os.replace(temporary, target)
+                _replace_folder(temporary, target)
             _flush(target.parent)
     finally:
-        if old.exists() and not target.exists():
-            os.replace(old, target)
         shutil.rmtree(temporary, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
+
+
+def _replace_folder(new: Path, target: Path) -> None:
+    """In two steps, and back again where the second fails."""
+    if not target.exists():
+        os.replace(new, target)
+        return
+    old = new.with_suffix(".old")
+    os.replace(target, old)
+    try:
+        os.replace(new, target)
+    except OSError:
+        os.replace(old, target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _beside(target: Path) -> Path:
@@ -292,4 +301,3 @@ def _exchange(a: Path, b: Path) -> bool:
         return False
     here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
     return swap(here, os.fsencode(a), here, os.fsencode(b), exchange) == 0
-

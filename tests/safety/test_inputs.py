@@ -214,9 +214,11 @@ def test_an_interrupted_preparation_prints_no_traceback(tmp_path: Path) -> None:
         Image.fromarray(images[i % 30]).save(place / f"{i}.png")
     dest = tmp_path / "set"
     line = ("data", "prepare", "folder", tmp_path / "source", dest, "--splits", "none", "--workers", 2)
+    scratch = tmp_path / ".set.preparing" / "origin.txt"
     for wait in (0.0, 0.4, 1.2):
+        scratch.unlink(missing_ok=True)
         process = start(*line, start_new_session=True)
-        scratch = tmp_path / ".set.preparing" / "origin.txt"
+
         while process.poll() is None and not scratch.exists():
             time.sleep(0.01)
         time.sleep(wait)

@@ -47,9 +47,7 @@ def digits_collection(tmp_path: Path):
     rows = [(int(labels[i]), str(i), images[i]) for i in range(30)]
     splits = {"train": [0, 1, 2], "test": [3, 4, 5]}
     classes = [str(d) for d in range(6)]
-    return write_collection(
-        tmp_path / "set", name="set", classes=classes, examples=rows, size=8, splits=splits
-    )
+    return write_collection(tmp_path / "set", name="set", classes=classes, examples=rows, size=8, splits=splits)
 
 
 LINES = [
@@ -82,7 +80,7 @@ LINES = [
     "data prepare folder examples album --splits none --overwrite",
     "evaluate set --model model --learners protonet --tasks 1 --ways 2 --shots 1 --targets 1 --out album",
     "evaluate set --model model --learners protonet --tasks 1 --ways 2 --shots 1 --targets 1 --out set",
-    "train --set data.train=[\"set\"] --run album",
+    'train --set data.train=["set"] --run album',
 ]
 
 

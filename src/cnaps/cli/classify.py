@@ -186,9 +186,11 @@ def _paths(labelled: list[tuple[Path, str]]) -> list[Path]:
 
 def read_by(files: Iterable[Path], named: Iterable[str | Path | None]) -> list[Path]:
     """Everything that a command reads: images, and what was named, a model among it."""
-    return [*files, *[Path(name) for name in named if name is not None and Path(name).is_file()], *[
-        Path(name) for name in named if name is not None and (Path(name) / "config.json").is_file()
-    ]]
+    return [
+        *files,
+        *[Path(name) for name in named if name is not None and Path(name).is_file()],
+        *[Path(name) for name in named if name is not None and (Path(name) / "config.json").is_file()],
+    ]
 
 
 def _learn(labelled: list[tuple[Path, str]], model: str | None, flip: bool, device: str) -> Recogniser:

@@ -88,9 +88,7 @@ def show(
     check_output(sheet, (".png",), inputs=[dest], force=force)
     write_contact_sheet(collection, sheet)
     echo(f"{collection.name}: {summary(collection)}")
-    echo(
-        f"  images a class   {counts.min()} to {counts.max()}, {len(collection) / len(counts):.1f} on average"
-    )
+    echo(f"  images a class   {counts.min()} to {counts.max()}, {len(collection) / len(counts):.1f} on average")
     for split, classes in collection.splits.items():
         echo(f"  {split:17}{len(classes)} classes, {int(counts[classes].sum())} images")
     if collection.hierarchy:

@@ -60,9 +60,7 @@ def sample(
         some = [described for described in drawn if described.collection == name]
         sizes = [(each.ways, each.context_size, each.target_size) for each in some]
         mean = [sum(column) / len(some) for column in zip(*sizes, strict=True)] or [0.0] * 3
-        echo(
-            f"  {name}, {len(some)} tasks: {mean[0]:.1f} ways, {mean[1]:.0f} context, {mean[2]:.0f} targets"
-        )
+        echo(f"  {name}, {len(some)} tasks: {mean[0]:.1f} ways, {mean[1]:.0f} context, {mean[2]:.0f} targets")
 
 
 @tasks.command()

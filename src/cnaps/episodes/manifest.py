@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cnaps import values
 from cnaps.episodes.task import TaskDescription
 from cnaps.errors import DataError
 from cnaps.files import atomic_path, parse_json, read_bytes
@@ -91,18 +92,21 @@ def _describe(
 ) -> TaskDescription:
     try:
         collection = collections[line["collection"]]
-        found = [finder(collection, name) for name in line["classes"]]
+        found = [finder(collection, values.name(name, "a class")) for name in line["classes"]]
+        if len({index for index, _ in found}) < len(found):
+            raise ValueError("a class comes twice")
         context, targets = (
             tuple(tuple(rows[key] for key in keys) for (_, rows), keys in zip(found, line[part], strict=True))
             for part in ("context", "targets")
         )
         if not found or not all(map(len, context)):
             raise DataError(f"{where}: a task needs classes, and every class a context image")
-        return TaskDescription(
-            int(line["index"]), collection.name, tuple(index for index, _ in found), context, targets
-        )
+        number, classes = values.count(line["index"], "index"), tuple(index for index, _ in found)
+        return TaskDescription(number, collection.name, classes, context, targets)
     except KeyError as error:
         raise DataError(f"{where}: there is no {error.args[0]!r}") from error
+    except RecursionError as error:
+        raise DataError(f"{where} is nested too deep") from error
     except (TypeError, ValueError) as error:
         if isinstance(error, DataError):
             raise

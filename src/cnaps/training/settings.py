@@ -92,7 +92,9 @@ def _convert(kind: Any, value: Any, key: str) -> Any:
         if isinstance(value, list | tuple):
             return tuple(_convert(options[0], item, key) for item in value)
         raise InputError(f"{key} must be a list, not {value!r}")
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if not -1e300 < value < 1e300:
+            raise InputError(f"{key} is {value!r}: give a finite number")
         return float(value)
     plain = origin or kind
     if isinstance(value, plain) and not (plain is int and isinstance(value, bool)):
