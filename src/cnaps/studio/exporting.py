@@ -9,8 +9,7 @@ import tempfile
 import threading
 import zipfile
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any
 
@@ -62,13 +61,29 @@ def _apart(function: Callable[..., None], *arguments: Any) -> None:
         raise CnapsError("other networks are being exported: try again in a while")
     try:
         context = multiprocessing.get_context("spawn")
-        ignore = (signal.SIGINT, signal.SIG_IGN)
-        with ProcessPoolExecutor(1, context, initializer=signal.signal, initargs=ignore) as pool:
-            pool.submit(function, *arguments).result()
-    except BrokenProcessPool as error:
-        raise CnapsError("the export broke down: is there enough memory?") from error
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=_child, args=(theirs, function, arguments), daemon=True)
+        process.start()
+        theirs.close()
+        try:
+            error = ours.recv()
+        except EOFError:
+            error = CnapsError("the export broke down: is there enough memory?")
+        process.join()
+        ours.close()
     finally:
         _ONE.release()
+    if error is not None:
+        raise error
+
+
+def _child(pipe: Connection, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        function(*arguments)
+        pipe.send(None)
+    except CnapsError as error:
+        pipe.send(error)
 
 
 def _write_network(task: Path, model: str, target: Path) -> None:
