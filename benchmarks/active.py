@@ -9,8 +9,8 @@ import torch
 
 from benchmarks.classify import photograph
 from benchmarks.model import best
-from cnaps.nn.left_out import left_out_logits
-from cnaps.nn.statistics import ClassStatistics
+from cnaps.maths.left_out import left_out_logits
+from cnaps.maths.statistics import ClassStatistics
 from cnaps.paper.experiments.active import Deal, Plan, acquire, adaptive
 from cnaps.paper.learners.cnaps import TrainedLearner
 from cnaps.runtime.recogniser import open_model

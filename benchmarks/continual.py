@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from cnaps import CNAPs
+from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.adapted import Adapted
-from cnaps.nn.statistics import ClassStatistics
 from cnaps.runtime.recogniser import Recogniser
 from cnaps.runtime.taskfile import write_task
 
@@ -31,7 +31,7 @@ def grown(start: Adapted) -> Adapted:
         added = ClassStatistics.of(
             start.statistics.means[labels].float() + 0.05 * noise, labels, WAYS, scatter=True
         )
-        statistics = statistics.merge(added, torch.arange(WAYS), WAYS)
+        statistics = statistics.merge(added, range(WAYS), WAYS)
     return start._with(statistics=statistics, seen=start.seen + EARLIER)
 
 

@@ -10,9 +10,9 @@ import torch
 
 from cnaps import FewShotClassifier
 from cnaps.errors import InputError
+from cnaps.maths.left_out import left_out_logits
+from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.heads import create_head
-from cnaps.nn.left_out import left_out_logits
-from cnaps.nn.statistics import ClassStatistics
 from cnaps.runtime.review import LeftOut, leave_one_out, project, suspects, wilson
 
 from .conftest import Digits

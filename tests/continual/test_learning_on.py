@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from cnaps.nn.statistics import RANK, ClassStatistics, in_shared_basis, strongest
+from cnaps.maths.statistics import RANK, ClassStatistics, in_shared_basis, strongest
 from cnaps.runtime.recogniser import Examples, Recogniser
 
 
@@ -26,7 +26,7 @@ def test_a_thousand_merges_classify_as_one_batch_does(make_model, digits, head):
     running = ClassStatistics.of(first[:50], labels[:50], 10, scatter=True)
     for i in range(50, 1050):
         one = ClassStatistics.of(first[i : i + 1], torch.zeros(1, dtype=torch.long), 1, scatter=True)
-        running = running.merge(one, labels[i : i + 1], 10)
+        running = running.merge(one, labels[i : i + 1].tolist(), 10)
     exact = ClassStatistics.of(first.double(), labels[:1050], 10, scatter=True)
     assert running.counts.sum() == 1050
     assert 64 <= max(len(rows) for rows in running.scatter) <= 2 * RANK

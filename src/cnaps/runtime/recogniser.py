@@ -22,10 +22,10 @@ from torch.nn import functional as F
 
 from cnaps.errors import InputError
 from cnaps.images.inputs import Images, OnError, as_images, stream
+from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.adapted import Adapted
 from cnaps.nn.checkpoints import list_models, load_model
 from cnaps.nn.model import CNAPs
-from cnaps.nn.statistics import ClassStatistics
 from cnaps.parallel import pick_device
 
 Name: TypeAlias = str | int

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from cnaps.maths.left_out import left_out_logits
 from cnaps.nn.heads import Head
-from cnaps.nn.left_out import left_out_logits
 
 
 def leave_one_out(head: Head, features: Tensor, labels: Tensor, temperature: float = 1.0) -> np.ndarray:

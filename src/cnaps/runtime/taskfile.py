@@ -19,12 +19,12 @@ from torch import Tensor
 
 from cnaps.errors import CheckpointError
 from cnaps.files import atomic_path
+from cnaps.maths.statistics import RANK, ClassStatistics, in_shared_basis, strongest
 from cnaps.nn.adapted import Adapted
 from cnaps.nn.checkpoints import list_models
 from cnaps.nn.film import Film
 from cnaps.nn.heads import Head
 from cnaps.nn.model import CNAPs
-from cnaps.nn.statistics import RANK, ClassStatistics, in_shared_basis, strongest
 from cnaps.runtime.recogniser import ModelSource, Recogniser, open_model
 
 FORMAT, VERSION = "cnaps-task", 2  # 1: scatter without a basis, which is still read

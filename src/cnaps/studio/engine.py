@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cnaps.errors import CnapsError
+from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.adapted import Adapted
 from cnaps.nn.model import CNAPs
-from cnaps.nn.statistics import ClassStatistics
 from cnaps.runtime.recogniser import Examples, Recogniser
 from cnaps.runtime.review import LeftOut, leave_one_out, project, suspects
 from cnaps.runtime.suggest import choose

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from cnaps.maths.heads import LinearClassifier
 from cnaps.nn.backbones import Backbone
 from cnaps.nn.checks import check_labels
-from cnaps.nn.heads import LinearClassifier
 from cnaps.nn.model import CNAPs, ModelConfig
 from cnaps.paper.learners.base import CHUNK
 from cnaps.paper.learners.gradient import start_head
