@@ -33,30 +33,29 @@ def main(folder: Path = Path("out/demo")) -> None:
     network, source = open_model(DEFAULT_MODEL)
     learned = Examples.read([path for path, _ in examples], [label for _, label in examples], network.image_size)
     ready = time.perf_counter()
-    recogniser = Recogniser.learn(network, learned, source=source)
+    fitted = Recogniser.learn(network, learned, source=source)
     print(f"learned in {time.perf_counter() - ready:.2f} s, without a gradient step")
 
     rest = Examples.read(images, truth, network.image_size)
-    labels = torch.tensor([recogniser.names.index(name) for name in learned.names])
+    labels = torch.tensor([fitted.names.index(name) for name in learned.names])
     probe = LogisticRegressionProbe(FrozenFeatures(network.backbone)).adapt(learned.pixels, labels)
     results: list[Result] = []
     right = probe_right = 0
     for start in track(range(0, len(images), 64), f"classifying {len(images):,} others"):
         part = slice(start, start + 64)
         pixels, names = rest.pixels[part], rest.names[part]
-        probabilities = recogniser.probabilities(recogniser.features(pixels))
+        probabilities = fitted.probabilities(fitted.features(pixels))
         found = [
-            Result.of(str(path), recogniser.names, p, 3)
-            for path, p in zip(images[part], probabilities, strict=True)
+            Result.of(str(path), fitted.names, p, 3) for path, p in zip(images[part], probabilities, strict=True)
         ]
         right += sum(result.label == name for result, name in zip(found, names, strict=True))
         guesses = probe(pixels).argmax(1).tolist()
-        probe_right += sum(recogniser.names[i] == name for i, name in zip(guesses, names, strict=True))
+        probe_right += sum(fitted.names[i] == name for i, name in zip(guesses, names, strict=True))
         results += found
 
     write_report(folder / "report.html", results, [], examples, title=f"{len(images):,} handwritten digits")
     write_results(folder / "results.csv", results, [])
-    recogniser.save(folder / "digits.safetensors")
+    fitted.save(folder / "digits.safetensors")
     print(f"accuracy on the {len(images):,} others: {right / len(images):.1%} (cnaps), ", end="")
     print(f"{probe_right / len(images):.1%} (a linear probe on the same frozen network)")
     print(f"took {time.perf_counter() - started:.0f} s in all")

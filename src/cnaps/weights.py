@@ -1,7 +1,8 @@
-"""ImageNet weights that come inside installed packages, read without torch and without running a pickle.
+"""Weights that are installed: models that come with this package, and ImageNet weights inside other packages.
 
-Such a file is in torch's first format: five pickles, then the numbers. The pickles are read by a reader that
-knows four names and calls nothing else, and only after the digest of the whole file was found right.
+The latter are read without torch and without running a pickle. Such a file is in torch's first format: five
+pickles, then the numbers. The pickles are read by a reader that knows four names and calls nothing else, and only
+after the digest of the whole file was found right.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import hashlib
 import importlib
 import io
+import json
 import pickle
 import struct
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +24,28 @@ from cnaps.errors import CheckpointError
 
 _MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 _KINDS = {"FloatStorage": np.float32, "LongStorage": np.int64}
+
+
+DEFAULT_MODEL = "cnaps-lite0"
+INSTALLED = Path(__file__).parent / "models"  # models that come with the package
+
+
+def list_models() -> list[str]:
+    """Names of the models that come with the package.
+
+    >>> DEFAULT_MODEL in list_models()
+    True
+    """
+    return sorted(path.parent.name for path in INSTALLED.glob("*/config.json"))
+
+
+def digest_of(about: Mapping[str, Any], parts: Iterable[bytes]) -> str:
+    """Of a description and what it describes: a flipped bit in a weight looks like any other weight."""
+    rest = json.loads(json.dumps({key: value for key, value in about.items() if key != "digest"}))
+    digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
 
 
 class Package(NamedTuple):

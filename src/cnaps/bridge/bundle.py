@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cnaps.errors import CnapsError, InputError
-from cnaps.files import write_json
+from cnaps.files import atomic_folder, write_json
 from cnaps.nn.adaptation import FilmGenerator
 from cnaps.nn.encoders import SetEncoder, StageEncoder
 from cnaps.nn.film import fold
 from cnaps.nn.model import CNAPs
-from cnaps.runtime.bundle import BUNDLE, GRAPHS, VERSION, graphs_digest
+from cnaps.runtime.bundle import BUNDLE, GRAPHS, INPUT, VERSION, graphs_digest
 
 
 def write_bundle(model: CNAPs, folder: str | os.PathLike[str]) -> None:
@@ -33,9 +33,9 @@ def write_bundle(model: CNAPs, folder: str | os.PathLike[str]) -> None:
         raise InputError("a model that normalises by batch statistics has no bundle: train it two-stage")
     folder = Path(folder)
     graphs = make_graphs(model)
-    (folder / GRAPHS).mkdir(exist_ok=True)
-    for name, data in graphs.items():
-        (folder / GRAPHS / f"{name}.onnx").write_bytes(data)
+    with atomic_folder(folder / GRAPHS, [f"{name}.onnx" for name in graphs]) as temporary:
+        for name, data in graphs.items():
+            (temporary / f"{name}.onnx").write_bytes(data)
     about = describe(model)
     about["digest"] = graphs_digest(about, graphs)
     write_json(folder / BUNDLE, about)
@@ -80,7 +80,7 @@ def make_graphs(model: CNAPs) -> dict[str, bytes]:
     size = model.image_size
     graphs: dict[str, bytes] = {}
     x = torch.zeros(2, 3, size, size)
-    before = "images"
+    before = INPUT
     with torch.no_grad():
         modules = [("stem", fold(backbone.stem, backbone.stem_units))]
         modules += [
@@ -186,7 +186,7 @@ def _export(
         import onnx
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise CnapsError("writing graphs needs two more packages: pip install 'cnaps[export]'") from error
+        raise CnapsError("writing graphs needs two more packages: pip install 'cnaps[ship]'") from error
     free = {"pooled": {0: "n"}, "members": {0: "ways", 1: "n"}, "embedding": {}}
     shapes = tuple(free.get(name, {0: "n"}) for name in inputs)
     shapes = tuple({k: torch.export.Dim(v, min=1) for k, v in shape.items()} for shape in shapes)

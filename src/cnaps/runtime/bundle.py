@@ -6,10 +6,9 @@ terms (LoRA) added to them. FiLM of a task is then one factor and one shift more
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,23 +21,13 @@ from safetensors.numpy import load_file
 from cnaps.errors import CheckpointError, InputError
 from cnaps.maths.heads import Head, create_head
 from cnaps.runtime.onnx import Graph, read_graph
-from cnaps.weights import package_weights
+from cnaps.weights import digest_of, package_weights
 
 FORMAT, VERSION = "cnaps-bundle", 1
 BUNDLE, GRAPHS = "bundle.json", "graphs"
-DEFAULT_MODEL = "cnaps-lite0"
-INSTALLED = Path(__file__).parent.parent / "models"  # models that come with the package
+INPUT = "normalised"  # what the stem reads: float images
 
 Weights = Mapping[str, np.ndarray]
-
-
-def list_models() -> list[str]:
-    """Names of the models that come with the package.
-
-    >>> DEFAULT_MODEL in list_models()
-    True
-    """
-    return sorted(path.parent.name for path in INSTALLED.glob("*/config.json"))
 
 
 @dataclass(frozen=True)
@@ -172,7 +161,7 @@ def read_bundle(folder: str | os.PathLike[str]) -> Bundle:
         state = {name: _single(value) for name, value in load_file(weights).items()}
     except (OSError, SafetensorError, ValueError) as error:
         raise CheckpointError(f"{folder} is damaged: {error}") from error
-    if config.get("digest") != model_digest(config, raw) or about.get("digest") != graphs_digest(about, graphs):
+    if config.get("digest") != digest_of(config, [raw]) or about.get("digest") != graphs_digest(about, graphs):
         raise CheckpointError(f"{folder} is damaged: its files do not fit their digests")
     try:
         bundle = Bundle(config["model"], about, state, graphs)
@@ -187,22 +176,9 @@ def has_bundle(folder: str | os.PathLike[str]) -> bool:
     return (Path(folder) / BUNDLE).is_file()
 
 
-def model_digest(config: Mapping[str, Any], weights: bytes) -> str:
-    """Of a model's settings and weights: a flipped bit in a weight looks like any other weight."""
-    return _digest(config, [weights])
-
-
 def graphs_digest(about: Mapping[str, Any], graphs: Mapping[str, bytes]) -> str:
     """Of everything that a bundle adds to a model."""
-    return _digest(about, [part for name in sorted(graphs) for part in (name.encode(), graphs[name])])
-
-
-def _digest(about: Mapping[str, Any], parts: Sequence[bytes]) -> str:
-    rest = json.loads(json.dumps({key: value for key, value in about.items() if key != "digest"}))
-    digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
-    for part in parts:
-        digest.update(part)
-    return digest.hexdigest()
+    return digest_of(about, [part for name in sorted(graphs) for part in (name.encode(), graphs[name])])
 
 
 def _read_json(path: Path) -> dict[str, Any]:

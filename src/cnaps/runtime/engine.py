@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -16,8 +16,9 @@ from cnaps.errors import CheckpointError, InputError
 from cnaps.maths.arrays import members_of
 from cnaps.maths.heads import Head
 from cnaps.parallel import thread_count
-from cnaps.runtime.bundle import INSTALLED, Bundle, has_bundle, list_models, read_bundle
+from cnaps.runtime.bundle import Bundle, has_bundle, read_bundle
 from cnaps.runtime.onnx import Port, write_model
+from cnaps.weights import INSTALLED, list_models
 
 CHUNK = 32  # images that are run at once: few enough for a processor's cache
 Network: TypeAlias = Callable[[np.ndarray], np.ndarray]  # pixels uint8 (n, 3, S, S) -> embedded features (n, d)
@@ -42,6 +43,7 @@ class Adaptation:
     network: Network  # with this FiLM
 
 
+@runtime_checkable
 class Engine(Protocol):
     """A model that adapts. The runtime's own is `OnnxEngine`; others come from packages that are installed."""
 
@@ -226,30 +228,25 @@ def _shrink(images: np.ndarray, size: int | None) -> np.ndarray:
     return np.ascontiguousarray(cover @ images @ cover.T)
 
 
-@lru_cache(maxsize=1)
-def _options() -> Any:
-    """One pool of threads for all sessions: each would otherwise keep its own waiting busily."""
-    import onnxruntime
-
-    onnxruntime.set_global_thread_pool_sizes(thread_count(), 1)
-    options = onnxruntime.SessionOptions()
-    options.use_per_session_threads = False
-    options.log_severity_level = 3
-    return options
-
-
 def _make_session(model: bytes) -> Any:
     import onnxruntime
 
-    return onnxruntime.InferenceSession(model, _options(), providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = thread_count()
+    options.log_severity_level = 3
+    # a network is several sessions that take turns: threads of one must not wait busily while another works
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def open_engine(source: Any, device: str = "auto") -> Engine:
     """The engine of a model: by its name (see `list_models`), its folder, or an object that another engine knows.
 
-    What this layer cannot run (a torch model, a model without graphs, a GPU) is offered to the engines of installed
-    packages, by their entry points in the group `cnaps.engines`.
+    What this layer cannot run (a torch model, a model without graphs, a GPU) is offered to the engines of
+    installed packages, by their entry points in the group `cnaps.engines`.
     """
+    if isinstance(source, Engine):
+        return source
     if isinstance(source, str | os.PathLike):
         named = os.fspath(source) in list_models()
         folder = INSTALLED / os.fspath(source) if named else Path(source)

@@ -55,6 +55,12 @@ def read_graph(data: bytes, source: str) -> Graph:
     return Graph(rows[_NODE], rows[_TENSOR], names[_INPUT], names[_OUTPUT])
 
 
+def read_metadata(data: bytes) -> dict[str, str]:
+    """What an ONNX file says of itself."""
+    entries = [dict(_fields(value)) for number, value in _fields(data) if number == 14]
+    return {entry.get(1, b"").decode(): entry.get(2, b"").decode() for entry in entries}
+
+
 def write_model(
     graph: Graph,
     tensors: Mapping[str, np.ndarray],
