@@ -53,7 +53,9 @@ def test_mahalanobis_has_the_gradient_of_the_explicit_formula() -> None:
         if explicit:
             logits = explicit_mahalanobis(leaf, labels, x)
         else:
-            logits = MahalanobisHead([leaf.shape[1]]).classifier(ClassStatistics.of(leaf, labels, 3, scatter=True))(x)
+            logits = MahalanobisHead([leaf.shape[1]]).classifier(
+                ClassStatistics.of(leaf, labels, 3, scatter=True)
+            )(x)
         gradients.append(torch.autograd.grad(logits.softmax(1)[:, 0].sum(), leaf)[0])
     torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-3)
 

@@ -34,7 +34,7 @@ from cnaps import load_model
 from cnaps.data.collection import Collection, write_collection
 from cnaps.errors import CnapsError
 from cnaps.images.decoding import FORMATS
-from cnaps.runtime.recogniser import Recogniser
+from cnaps.runtime.taskfile import read_task
 from cnaps.studio.store import Project
 from cnaps.training.checkpoint import load_checkpoint, save_checkpoint
 
@@ -219,7 +219,7 @@ def flipped_bytes(scale: Scale, folder: Path) -> list[Row]:
     made.add([("a.png", encoded(images[0]))], made.add_class("zero"))
     made.close()
     strict: dict[str, tuple[Path, Callable[[], object]]] = {
-        "task file": (here / "task.safetensors", lambda: Recogniser.load(here / "task.safetensors", model)),
+        "task file": (here / "task.safetensors", lambda: read_task(here / "task.safetensors", model)),
         "weights of a model": (here / "model/model.safetensors", lambda: load_model(here / "model")),
         "configuration of a model": (here / "model/config.json", lambda: load_model(here / "model")),
         "training checkpoint": (here / "step.safetensors", lambda: load_checkpoint(here / "step.safetensors")),

@@ -188,8 +188,8 @@ def _export(
     except ImportError as error:
         raise CnapsError("writing graphs needs two more packages: pip install 'cnaps[ship]'") from error
     free = {"pooled": {0: "n"}, "members": {0: "ways", 1: "n"}, "embedding": {}}
-    shapes = tuple(free.get(name, {0: "n"}) for name in inputs)
-    shapes = tuple({k: torch.export.Dim(v, min=1) for k, v in shape.items()} for shape in shapes)
+    named_axes = [free.get(name, {0: "n"}) for name in inputs]
+    shapes = tuple({k: torch.export.Dim(v, min=1) for k, v in axes.items()} for axes in named_axes)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from cnaps.maths import heads as maths
+from cnaps.maths import heads as closed_form
 from cnaps.maths.heads import Classifier
 from cnaps.maths.statistics import ClassStatistics
 
@@ -22,20 +22,20 @@ class Head(nn.Module):
         self.groups = list(groups)
 
     @property
-    def maths(self) -> maths.Head:
+    def maths(self) -> closed_form.Head:
         """The head as functions of tensors; gradients flow into its numbers."""
-        return maths.create_head(self.name, self.groups, dict(self.named_parameters()))
+        return closed_form.create_head(self.name, self.groups, dict(self.named_parameters()))
 
     @property
-    def numpy(self) -> maths.Head:
+    def numpy(self) -> closed_form.Head:
         """The head as functions of numpy arrays."""
         numbers = {name: value.detach().cpu().numpy() for name, value in self.named_parameters()}
-        return maths.create_head(self.name, self.groups, numbers)
+        return closed_form.create_head(self.name, self.groups, numbers)
 
     @property
     def needs_scatter(self) -> bool:
         """Whether class statistics must hold more than means."""
-        return maths.HEADS[self.name].needs_scatter
+        return closed_form.HEADS[self.name].needs_scatter
 
     def embed(self, features: Tensor) -> Tensor:
         """(N, d) -> (N, d), as statistics and classifier read them."""
@@ -106,5 +106,5 @@ def create_head(name: str, groups: Sequence[int], bias_width: int | None = None)
     if name == LinearHead.name:
         return LinearHead(groups, bias_width)
     if name not in _HEADS:
-        maths.create_head(name, groups, {})  # says which there are
+        closed_form.create_head(name, groups, {})  # says which there are
     return _HEADS[name](groups)

@@ -192,7 +192,7 @@ def _state(project: Project, engine: Learner, session: str) -> dict[str, Any]:
         **vars(engine.insight),
         "version": f"{session}.{version}",
         "folder": str(project.folder.absolute()),
-        "model": engine.source or "own model",
+        "model": engine.model.name or "own model",
         "can_undo": can_undo,
         "status": engine.status,
         "settled": settled,

@@ -96,7 +96,7 @@ class MamlAdapted:
         self.model, self.weights, self.classes = model, weights, classes
 
     @property
-    def classifier(self) -> nn.Module:
+    def classifier(self) -> LinearClassifier:
         """The last layer."""
         return LinearClassifier(self.weights["head.weight"], self.weights["head.bias"])
 
