@@ -60,12 +60,14 @@ def classify(
     labelled = find_examples(examples)
     files = find_images(images)
     _check_outputs(out, report, save, read_by([examples, *files, *_paths(labelled)], [*images, model]), force)
-    recogniser = _learn(labelled, model, flip, device)
+    recogniser, left_out = _learn(labelled, model, flip, device)
     results, skipped = _classify_files(recogniser, files, top)
     if save is not None:
         recogniser.save(save)
     _write(results, skipped, out, report, labelled)
     _finish(results, skipped, [path for path in (out, report, save) if path is not None])
+    if left_out:
+        raise typer.Exit(SOME_SKIPPED)
 
 
 def fit(
@@ -81,12 +83,14 @@ def fit(
 
     labelled = find_examples(examples)
     _check_outputs(None, None, task, read_by([examples, *_paths(labelled)], [model]), force)
-    recogniser = _learn(labelled, model, flip, device)
+    recogniser, left_out = _learn(labelled, model, flip, device)
     recogniser.save(task)
     echo(
         f"wrote {task}: {len(recogniser.names)} classes from {recogniser.adapted.seen} images, "
         f"{task.stat().st_size / 1000:.0f} KB"
     )
+    if left_out:
+        raise typer.Exit(SOME_SKIPPED)
 
 
 def predict(
@@ -193,7 +197,8 @@ def read_by(files: Iterable[Path], named: Iterable[str | Path | None]) -> list[P
     ]
 
 
-def _learn(labelled: list[tuple[Path, str]], model: str | None, flip: bool, device: str) -> Recogniser:
+def _learn(labelled: list[tuple[Path, str]], model: str | None, flip: bool, device: str) -> tuple[Recogniser, int]:
+    """What was learned, and how many examples could not be read."""
     from cnaps.errors import CnapsError, DataError
     from cnaps.nn.checkpoints import DEFAULT_MODEL
     from cnaps.runtime.recogniser import Examples, Recogniser, check_enough, open_model
@@ -214,7 +219,7 @@ def _learn(labelled: list[tuple[Path, str]], model: str | None, flip: bool, devi
         raise DataError(f"no image of the class {lost[0]!r} can be read: add some, or remove the class")
     for concern in examples.concerns([str(path) for i, path in enumerate(files) if i not in broken]):
         warn(concern)
-    return Recogniser.learn(network, examples, flip=flip, source=source)
+    return Recogniser.learn(network, examples, flip=flip, source=source), len(broken)
 
 
 def _classify_files(recogniser: Recogniser, files: list[Path], top: int) -> tuple[list[Result], list[Skipped]]:
