@@ -208,8 +208,8 @@ def _check_notes(notes: Any) -> None:
         values.number(value, "calibration", -20, 20)
     if len(calibration) != 3:
         raise ValueError("calibration is not three numbers")
-    for name in values.items(known.get("trained_on", []), "trained_on"):
-        values.name(name, "trained_on")
+    for name, source in values.table(known.get("trained_on", {}), "trained_on").items():
+        values.table(source, values.name(name, "trained_on"))
 
 
 def _class_of(kind: Any, source: Path) -> type[CNAPs]:
