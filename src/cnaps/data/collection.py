@@ -187,7 +187,7 @@ def _check_held(held: Any, path: Path) -> None:
     if isinstance(form, int) and form > FORMAT:
         raise DataError(f"{path} was written by a newer version of cnaps; update cnaps to read it")
     values.count(form, "the format", 1)
-    if "digest" in held and held["digest"] != metadata_digest(held):
+    if ("digest" in held or "images_digest" in held) and held.get("digest") != metadata_digest(held):
         raise ValueError(f"{METADATA} does not fit its digest")
     values.name(held["name"], "the name")
     values.count(held["size"], "the size of images", 1, 4096)

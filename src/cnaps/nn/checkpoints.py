@@ -217,7 +217,7 @@ def _class_of(kind: Any, source: Path) -> type[CNAPs]:
         return CNAPs
     from cnaps.paper.learners import model_class
 
-    found = model_class(kind)
+    found = model_class(kind) if isinstance(kind, str) else None
     if found is None:
         raise CheckpointError(f"{source}: there are no models of the kind {kind!r} in this version of cnaps")
     return found
