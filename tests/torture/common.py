@@ -42,13 +42,14 @@ class Scale:
     files: int = 10_000
     kills: int = 50  # of each of four kinds
     flips: int = 300  # a file
+    mutations: int = 10_000  # a format
     classes: int = 1_000
     context: int = 10_000
     side: int = 20_000
-    seconds: int = 180
+    seconds: int = 60
 
 
-QUICK = Scale(files=120, kills=3, flips=25, classes=40, context=200, side=20_000, seconds=5)
+QUICK = Scale(files=120, kills=3, flips=25, mutations=40, classes=40, context=200, side=20_000, seconds=5)
 
 
 @dataclass(frozen=True)

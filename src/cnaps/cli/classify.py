@@ -60,7 +60,7 @@ def classify(
     labelled = find_examples(examples)
     files = find_images(images)
     _check_outputs(out, report, save, read_by([examples, *files, *_paths(labelled)], [*images, model]), force)
-    fitted = _learn(labelled, model, flip, device)
+    fitted, left_out = _learn(labelled, model, flip, device)
     results, skipped = _classify_files(fitted, files, top)
     if save is not None:
         from cnaps.runtime.taskfile import write_task
@@ -68,6 +68,8 @@ def classify(
         write_task(save, fitted)
     _write(results, skipped, out, report, labelled)
     _finish(results, skipped, [path for path in (out, report, save) if path is not None])
+    if left_out:
+        raise typer.Exit(SOME_SKIPPED)
 
 
 def fit(
@@ -83,13 +85,15 @@ def fit(
 
     labelled = find_examples(examples)
     _check_outputs(None, None, task, read_by([examples, *_paths(labelled)], [model]), force)
-    fitted = _learn(labelled, model, flip, device)
+    fitted, left_out = _learn(labelled, model, flip, device)
     from cnaps.runtime.taskfile import write_task
 
     write_task(task, fitted)
     echo(
         f"wrote {task}: {len(fitted.names)} classes from {fitted.seen} images, {task.stat().st_size / 1000:.0f} KB"
     )
+    if left_out:
+        raise typer.Exit(SOME_SKIPPED)
 
 
 def predict(
@@ -198,7 +202,8 @@ def read_by(files: Iterable[Path], named: Iterable[str | Path | None]) -> list[P
     ]
 
 
-def _learn(labelled: list[tuple[Path, str]], model: str | None, flip: bool, device: str) -> FittedTask:
+def _learn(labelled: list[tuple[Path, str]], model: str | None, flip: bool, device: str) -> tuple[FittedTask, int]:
+    """What was learned, and how many examples could not be read."""
     from cnaps.errors import CnapsError, DataError
     from cnaps.runtime.engine import open_engine
     from cnaps.runtime.task import Examples, FittedTask, check_enough
@@ -220,7 +225,7 @@ def _learn(labelled: list[tuple[Path, str]], model: str | None, flip: bool, devi
         raise DataError(f"no image of the class {lost[0]!r} can be read: add some, or remove the class")
     for concern in examples.concerns([str(path) for i, path in enumerate(files) if i not in broken]):
         warn(concern)
-    return FittedTask.learn(engine, examples, flip=flip)
+    return FittedTask.learn(engine, examples, flip=flip), len(broken)
 
 
 def _classify_files(fitted: FittedTask, files: list[Path], top: int) -> tuple[list[Result], list[Skipped]]:

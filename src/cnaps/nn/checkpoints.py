@@ -194,8 +194,8 @@ def _check_notes(notes: Any) -> None:
         values.number(value, "calibration", -20, 20)
     if len(calibration) != 3:
         raise ValueError("calibration is not three numbers")
-    for name in values.table(known.get("trained_on", {}), "trained_on"):
-        values.name(name, "trained_on")
+    for name, source in values.table(known.get("trained_on", {}), "trained_on").items():
+        values.table(source, values.name(name, "trained_on"))
 
 
 def _class_of(kind: Any, source: Path) -> type[CNAPs]:
@@ -203,7 +203,7 @@ def _class_of(kind: Any, source: Path) -> type[CNAPs]:
         return CNAPs
     from cnaps.paper.learners import model_class
 
-    found = model_class(kind)
+    found = model_class(kind) if isinstance(kind, str) else None
     if found is None:
         raise CheckpointError(f"{source}: there are no models of the kind {kind!r} in this version of cnaps")
     return found

@@ -108,6 +108,15 @@ def read_task(path: str | os.PathLike[str], model: Any = None) -> FittedTask:
         raise CheckpointError(f"{path} does not describe a task of this model: {error}") from error
 
 
+def check_file(path: str | os.PathLike[str]) -> None:
+    """Refuse a task file that is damaged or makes no sense, whichever model it belongs to."""
+    about, tensors = _read(Path(path))
+    try:
+        check_task(about, {name: tensor.numpy() for name, tensor in tensors.items()})
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} does not describe a task: {error}") from error
+
+
 def check_task(about: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
     """Everything that can be said against a task without its model."""
     values.class_names(about["classes"])
