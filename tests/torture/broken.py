@@ -34,10 +34,10 @@ from common import small_task as learn
 from PIL import Image
 
 from cnaps import load_model
+from cnaps.cli.integrity import find_problems
 from cnaps.data.collection import Collection, write_collection
 from cnaps.errors import CnapsError
 from cnaps.images.decoding import FORMATS
-from cnaps.integrity import find_problems
 from cnaps.runtime.taskfile import read_task
 from cnaps.studio.store import Project
 from cnaps.training.checkpoint import load_checkpoint, save_checkpoint

@@ -112,7 +112,7 @@ def check_file(path: str | os.PathLike[str]) -> None:
     """Refuse a task file that is damaged or makes no sense, whichever model it belongs to."""
     about, tensors = _read(Path(path))
     try:
-        check_task(about, {name: tensor.numpy() for name, tensor in tensors.items()})
+        check_task(about, tensors)
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} does not describe a task: {error}") from error
 

@@ -36,6 +36,11 @@ def _task(path: Path) -> Problems:
 
 
 def _model(folder: Path) -> Problems:
+    from cnaps.runtime.bundle import has_bundle, read_bundle
+
+    if has_bundle(folder):
+        yield from _said(lambda: read_bundle(folder))
+        return
     from cnaps.nn.checkpoints import load_model
 
     yield from _said(lambda: load_model(folder))
