@@ -78,14 +78,20 @@ class Engine(Protocol):
 class OnnxEngine:
     """A bundle run by onnxruntime."""
 
-    def __init__(self, bundle: Bundle, name: str = "") -> None:
-        self._bundle, self.name = bundle, name
+    def __init__(self, bundle: Bundle, name: str = "", folder: str = "") -> None:
+        self._bundle, self.name, self._folder = bundle, name, folder
         self.fingerprint, self.image_size, self.head = bundle.fingerprint, bundle.image_size, bundle.head
         self.film_numbers, self.embedding_size = bundle.film_numbers, bundle.embedding_size
         self.notes = bundle.notes
         about = bundle.about["normalisation"]
         self.normalisation = tuple(about["mean"]), tuple(about["std"])
         self._sessions: dict[str, Any] = {}  # of what no task changes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and other processes open the model again: a pickle holds its name, not the network."""
+        if not self._folder:
+            return OnnxEngine, (self._bundle, self.name)
+        return _reopen, (self.name or self._folder, self.fingerprint)
 
     def check_size(self, size: int) -> int:
         """A size that the graphs can be used at."""
@@ -270,4 +276,11 @@ def open_engine(source: Any, device: str = "auto") -> Engine:
 
 @lru_cache(maxsize=4)
 def _open_bundle(folder: str, name: str, stamp: int) -> OnnxEngine:
-    return OnnxEngine(read_bundle(folder), name)
+    return OnnxEngine(read_bundle(folder), name, folder)
+
+
+def _reopen(source: str, fingerprint: str) -> Engine:
+    engine = open_engine(source)
+    if engine.fingerprint != fingerprint:
+        raise CheckpointError(f"the model {source} is another one now ({engine.fingerprint}, not {fingerprint})")
+    return engine
