@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from cnaps.errors import InputError
-from cnaps.nn.backbones.base import pool
 from cnaps.nn.checks import check_images, check_labels
 from cnaps.nn.film import Film
 from cnaps.nn.heads import Head
@@ -195,21 +194,25 @@ class Adapted:
         return self._network_of([self.model._stem(fuse=fuse), *stages])
 
     def _network_of(self, modules: list[nn.Module]) -> AdaptedNetwork:
-        return AdaptedNetwork(modules[0], modules[1:], self.model.head, self.model.config.features == "all")
+        every, pools = self.model.config.features == "all", self.model.backbone.pools[1:]
+        return AdaptedNetwork(modules[0], modules[1:], pools, self.model.head, every)
 
 
 class AdaptedNetwork(nn.Module):
     """Stem, adapted stages, pooling: from images to the features that a task's classifier reads."""
 
-    def __init__(self, stem: nn.Module, stages: list[nn.Module], head: Head, every_stage: bool) -> None:
+    def __init__(
+        self, stem: nn.Module, stages: list[nn.Module], pools: nn.ModuleList, head: Head, every_stage: bool
+    ) -> None:
         super().__init__()
-        self.stem, self.stages, self.head, self.every_stage = stem, nn.ModuleList(stages), head, every_stage
+        self.stem, self.stages, self.pools = stem, nn.ModuleList(stages), pools
+        self.head, self.every_stage = head, every_stage
 
     def forward(self, images: Tensor) -> Tensor:
         """(M, 3, H, W) -> (M, d)."""
         x = self.stem(images.contiguous(memory_format=torch.channels_last))
         pooled = []
-        for i, stage in enumerate(self.stages):
+        for i, (stage, pool) in enumerate(zip(self.stages, self.pools, strict=True)):
             x = stage(x)
             if self.every_stage or i == len(self.stages) - 1:
                 pooled.append(pool(x))
