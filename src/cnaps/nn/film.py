@@ -9,7 +9,7 @@ with it, so that many tasks, in many threads, use one network.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar, cast
 
 import torch
@@ -172,8 +172,9 @@ def _affine(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> SiteFilm:
 def foldable_units(stage: nn.Module, example: Tensor) -> tuple[list[Unit], Tensor]:
     """Which norms read nothing but one convolution, and which activations only such a norm: by watching a pass.
 
-    Returns them and the stage's output. If folding would change what the stage computes (a convolution whose
-    output is used elsewhere too), there are none.
+    Returns them and the stage's output. Activations are left out if taking them in would change what the stage
+    computes (something was added in place before them); if folding alone would (a convolution whose output is
+    used elsewhere too), there are no units.
     """
     calls: list[tuple[str, nn.Module, Tensor, Tensor]] = []  # keeps every tensor alive, so that no id comes twice
     hooks = []
@@ -203,11 +204,12 @@ def foldable_units(stage: nn.Module, example: Tensor) -> tuple[list[Unit], Tenso
         if norm is not None and cast(nn.BatchNorm2d, stage.get_submodule(norm[0])).track_running_stats:
             activation = reader(norm[1], ACTIVATIONS)
             units.append(Unit(name, norm[0], activation[0] if activation else None))
-    for fuse in (False, True) if units else ():
-        again = fold(stage, units, fuse=fuse)(example)
-        if (again - result).abs().max() > 1e-3 * result.abs().max().clamp_min(1e-6):
-            return [], result
-    return units, result
+    near = 1e-3 * result.abs().max().clamp_min(1e-6)
+    for found in (units, [replace(unit, activation=None) for unit in units]):
+        again = (fold(stage, found, fuse=fuse)(example) for fuse in (False, True) if found)
+        if all((each - result).abs().max() <= near for each in again):
+            return found, result
+    return [], result
 
 
 def norm_at(stage: nn.Module, name: str) -> Norm:

@@ -83,8 +83,8 @@ class CNAPs(nn.Module):
         self.notes: dict[str, Any] = {}  # what is known of the model beside its weights, such as its calibration
         self._once: dict[int, tuple[object, nn.Module]] = {}  # folded stages, and what they were made from
         _check_config(config)
-        self.backbone = backbone if backbone is not None else create_backbone(
-            config.backbone, image_size=config.image_size
+        self.backbone = (
+            backbone if backbone is not None else create_backbone(config.backbone, image_size=config.image_size)
         )
         self.backbone.requires_grad_(False)
         self.set_encoder: SetEncoder | None = None

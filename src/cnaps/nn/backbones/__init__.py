@@ -43,7 +43,7 @@ def create_backbone(name: str, *, image_size: int | None = None, local_files_onl
         return named_backbone(name, image_size=image_size, local_files_only=local_files_only)
     if name not in _REGISTRY:
         raise InputError(
-            f"no backbone named {name!r}; there are: {', '.join(list_backbones())}, transformers:FOLDER and timm:NAME"
+            f"no backbone named {name!r}; there are: {', '.join(list_backbones())}, transformers:FOLDER, timm:NAME"
         )
     backbone = _REGISTRY[name]()
     backbone.name = name
@@ -65,8 +65,8 @@ def check_sites(backbone: Backbone) -> None:
     if not all(backbone.site_channels):
         stage = backbone.site_channels.index([])
         raise InputError(
-            f"stage {stage} of the backbone {backbone.name} has no norms, so FiLM has nothing to change there: choose "
-            'another cut into stages, or adaptation = "none" for the features as they are'
+            f"stage {stage} of the backbone {backbone.name} has no norms, so FiLM has nothing to change there: "
+            'choose another cut into stages, or adaptation = "none" for the features as they are'
         )
 
 

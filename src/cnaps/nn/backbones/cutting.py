@@ -7,9 +7,11 @@ maps or tokens, and to the pooling from there on.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 import torch
@@ -55,6 +57,42 @@ def cut(
 ) -> Parts:
     """Stem, stages and pools of a network, given how to get its last hidden state and its features (N, d)."""
     network.eval()
+    with _lively(network):
+        parts = _cut(network, image_size, states, features)
+        _check(parts, network, features, image_size)
+    _check(parts, network, features, image_size)  # nothing that depends on weights was taken for a constant
+    return parts
+
+
+@contextmanager
+def _lively(network: nn.Module) -> Iterator[None]:
+    """Weights that tell every result from every other, so that a cut depends on the network's form alone.
+
+    In a new network layers may do nothing yet, and what they read may be too small for a float.
+    """
+    kept = {name: value.clone() for name, value in network.state_dict().items()}
+    generator = torch.Generator().manual_seed(0)
+    for name, value in network.named_parameters():
+        noise = torch.randn(value.shape, generator=generator)
+        if value.ndim > 1:
+            noise /= math.sqrt(value[0].numel())
+        else:
+            noise = 0.2 * noise + (0.0 if name.endswith("bias") else 1.0)
+        value.copy_(noise)
+    for norm in (module for module in network.modules() if isinstance(module, nn.BatchNorm2d)):
+        norm.reset_running_stats()
+    try:
+        yield
+    finally:
+        network.load_state_dict(kept)
+
+
+def _cut(
+    network: nn.Module,
+    image_size: int,
+    states: Callable[[nn.Module, Tensor], Tensor],
+    features: Callable[[nn.Module, Tensor], Tensor],
+) -> Parts:
     images = _noise(2, image_size)
     calls, wanted = _watch(network, images, features)
     chain = _blocks(network, calls)
@@ -62,7 +100,8 @@ def cut(
     tail = next(_ways(chain[-1].output, later, wanted), None)
     if tail is None:
         raise InputError(f"a {type(network).__name__} cannot be cut into stages: how it pools is not known")
-    stem = _Stem(network, [*chain, *later], states, image_size)
+    before = _back(chain[0].input, calls, images)
+    stem = _Stem(image_size, *([_Head(network, [*chain, *later], states)] if before is None else before))
     groups = _groups(chain)
     stages = [nn.Sequential(*map(_Step, group)) for group in groups]
     x = chain[-1].output
@@ -70,9 +109,7 @@ def cut(
         x = tail[0](x)
         stages[-1].append(tail.pop(0))
     readouts = [_Pool(_READOUTS[t.ndim]) for t in (chain[0].input, *(group[-1].output for group in groups[:-1]))]
-    parts = Parts(stem, stages, [*readouts, nn.Sequential(*tail)])
-    _check(parts, network, features, image_size)
-    return parts
+    return Parts(stem, stages, [*readouts, nn.Sequential(*tail)])
 
 
 def _noise(count: int, size: int) -> Tensor:
@@ -159,7 +196,7 @@ def _groups(chain: Sequence[_Call]) -> list[list[_Call]]:
         return runs
     stages = min(TOKEN_STAGES, len(chain))
     ends = [round(len(chain) * i / stages) for i in range(stages + 1)]
-    return [list(chain[a:b]) for a, b in zip(ends, ends[1:], strict=False)]
+    return [list(chain[a:b]) for a, b in pairwise(ends)]
 
 
 class _Step(nn.Module):
@@ -242,29 +279,58 @@ def _ways(x: Tensor, later: Sequence[_Call], wanted: Tensor) -> Iterator[list[nn
         except (IndexError, RuntimeError):  # such a thing cannot be done with a tensor of this shape
             continue
     for before, y in found:
-        if y.shape == wanted.shape and torch.allclose(y, wanted, rtol=1e-4, atol=1e-5):
+        if _same(y, wanted):
             yield before
     for i, call in enumerate(later):
         for before, y in found:
-            if y.shape == call.input.shape and torch.allclose(y, call.input, rtol=1e-4, atol=1e-5):
+            if _same(y, call.input):
                 rest = [other for other in later[i + 1 :] if other.start > call.end]
                 yield from ([*before, _Step(call), *way] for way in _ways(call.output, rest, wanted))
 
 
-class _Stem(nn.Module):
-    """The network without its blocks and what comes behind them: its last hidden state is then the stem's."""
+def _same(one: Tensor, other: Tensor) -> bool:
+    """To rounding, however small the numbers may be."""
+    return one.shape == other.shape and bool((one - other).abs().max() <= 1e-4 * other.abs().max())
+
+
+def _back(x: Tensor, calls: Sequence[_Call], images: Tensor) -> list[nn.Module] | None:
+    """The modules between the images and `x`, if nothing else is done on the way."""
+    steps: list[nn.Module] = []
+    while x is not images:
+        call = next((call for call in calls if call.output is x), None)  # the outermost began first
+        if call is None:
+            return None
+        steps.insert(0, _Step(call))
+        x = call.input
+    return steps
+
+
+class _Stem(nn.Sequential):
+    """What comes before the blocks, for images of one size."""
+
+    def __init__(self, image_size: int, *parts: nn.Module) -> None:
+        super().__init__(*parts)
+        self.image_size = image_size
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, 3, S, S) -> maps (N, C, H, W) or tokens (N, T, C)."""
+        height, width = images.shape[2:]
+        if (height, width) != (self.image_size, self.image_size):
+            raise InputError(
+                f"this backbone was opened for images of {self.image_size}x{self.image_size} pixels, not "
+                f"{width}x{height}: give the model another image_size"
+            )
+        return super().forward(images)
+
+
+class _Head(nn.Module):
+    """A network without its blocks and what comes behind them: its last hidden state is what the blocks read."""
 
     def __init__(
-        self,
-        network: nn.Module,
-        without: Sequence[_Call],
-        states: Callable[[nn.Module, Tensor], Tensor],
-        image_size: int,
+        self, network: nn.Module, without: Sequence[_Call], states: Callable[[nn.Module, Tensor], Tensor]
     ) -> None:
         super().__init__()
-        self.network, self.image_size, self.states = skeleton(network), image_size, states
-        first = without[0]
-        self.reads_pixels = first.input.shape[1:] == (3, image_size, image_size)
+        self.network, self.states = skeleton(network), states
         for call in without:
             parent, _, child = call.name.rpartition(".")
             if not any(call.name.startswith(f"{other.name}.") for other in without):
@@ -272,13 +338,7 @@ class _Stem(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """(N, 3, S, S) -> maps (N, C, H, W) or tokens (N, T, C)."""
-        size = (self.image_size, self.image_size)
-        if images.shape[2:] != size:
-            raise InputError(
-                f"this backbone was opened for images of {size[1]}x{size[0]} pixels, not "
-                f"{images.shape[3]}x{images.shape[2]}: give the model another image_size"
-            )
-        return images if self.reads_pixels else self.states(self.network, images)
+        return self.states(self.network, images)
 
 
 class _Pass(nn.Module):
@@ -299,11 +359,11 @@ def _check(
         x = parts.stem(images)
         for stage in parts.stages:
             x = stage(x)
-        same = torch.allclose(parts.pools[-1](x), wanted, rtol=1e-3, atol=1e-4 * wanted.abs().max().item())
+        same = _same(parts.pools[-1](x), wanted)
     except RuntimeError:
         same = False
     if not same:
         raise InputError(
-            f"a {type(network).__name__} cannot be cut into stages: the parts that were found do not compute what it "
-            "computes; give its stem and stages to a Backbone of your own (docs/own-backbone.md)"
+            f"a {type(network).__name__} cannot be cut into stages: the parts that were found do not compute what "
+            "it computes; give its stem and stages to a Backbone of your own (docs/own-backbone.md)"
         )

@@ -86,8 +86,8 @@ def _transformers(source: str, image_size: int | None, local: bool, pretrained: 
     config = getattr(config, "vision_config", config)  # of CLIP and SigLIP: images only
     if type(config) not in transformers.MODEL_MAPPING:
         raise InputError(
-            f"transformers:{source} is a {config.model_type}, and transformers has no network of that kind that "
-            "gives features of images: choose a ViT, DINOv2, DINOv3, ConvNeXt, SigLIP, CLIP, ResNet or EfficientNet"
+            f"transformers:{source} is a {config.model_type}, and transformers has no network of that kind that gives "
+            "features of images: choose a ViT, DINOv2, DINOv3, ConvNeXt, SigLIP, CLIP, ResNet or EfficientNet"
         )
     pixels = _preprocessor(source, local)
     kind: Any = transformers.MODEL_MAPPING[type(config)]
@@ -200,7 +200,9 @@ def _timm(source: str, image_size: int | None, local: bool, pretrained: bool) ->
         ) from error
     if not timm.is_model(source):
         near = ", ".join(timm.list_models(f"{source.split('_')[0]}*", pretrained=True)[:3])
-        raise InputError(f"timm has no network named {source!r}; see timm.list_models()" + (f": {near}" if near else ""))
+        raise InputError(
+            f"timm has no network named {source!r}; see timm.list_models()" + (f": {near}" if near else "")
+        )
     settings: dict[str, Any] = {"num_classes": 0}
     if pretrained:
         settings |= {"pretrained": True, "pretrained_cfg_overlay": {"file": _timm_file(timm, source, local)}}
@@ -221,8 +223,8 @@ def _timm_file(timm: Any, source: str, local: bool) -> str:
         return hf_hub_download(repository, "model.safetensors", local_files_only=local)
     except Exception as error:
         raise CheckpointError(
-            f"the weights of timm:{source} are not among the files that were downloaded before: get them once with "
-            f"`hf download {repository} model.safetensors`"
+            f"the weights of timm:{source} are not among the files that were downloaded before: get them once "
+            f"with `hf download {repository} model.safetensors`"
         ) from error
 
 

@@ -50,7 +50,9 @@ class FrozenFeatures:
         self.normalisation, self.size = backbone.normalisation, backbone.feature_size
         found = zip(backbone.stages, backbone.stage_units, strict=True)
         stages = [fold(stage, units, fuse=True) for stage, units in found]
-        self._network = nn.Sequential(fold(backbone.stem, backbone.stem_units, fuse=True), *stages, backbone.pools[-1])
+        self._network = nn.Sequential(
+            fold(backbone.stem, backbone.stem_units, fuse=True), *stages, backbone.pools[-1]
+        )
 
     @torch.no_grad()
     def __call__(self, pixels: Tensor) -> Tensor:
