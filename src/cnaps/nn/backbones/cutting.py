@@ -30,8 +30,8 @@ class Parts:
     """What a `Backbone` is made of."""
 
     stem: nn.Module
-    stages: list[nn.Module]
-    pools: list[nn.Module]
+    stages: Sequence[nn.Module]
+    pools: Sequence[nn.Module]
 
 
 @dataclass(frozen=True)
@@ -272,7 +272,7 @@ class _Pool(nn.Module):
 def _ways(x: Tensor, later: Sequence[_Call], wanted: Tensor) -> Iterator[list[nn.Module]]:
     """Ways from the last block's result to the features, over modules that were called behind it."""
     kinds: list[_Pool | None] = [None, *(_Pool(kind) for kind in _BETWEEN)]
-    found = []
+    found: list[tuple[list[nn.Module], Tensor]] = []
     for kind in kinds:
         try:
             found.append(([kind] if kind else [], kind(x) if kind else x))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -86,22 +87,20 @@ def _transformers(source: str, image_size: int | None, local: bool, pretrained: 
     config = getattr(config, "vision_config", config)  # of CLIP and SigLIP: images only
     if type(config) not in transformers.MODEL_MAPPING:
         raise InputError(
-            f"transformers:{source} is a {config.model_type}, and transformers has no network of that kind that gives "
-            "features of images: choose a ViT, DINOv2, DINOv3, ConvNeXt, SigLIP, CLIP, ResNet or EfficientNet"
+            f"transformers:{source} is a {config.model_type}, and transformers has no network of that kind that "
+            "gives features of images: choose a ViT, DINOv2, DINOv3, ConvNeXt, SigLIP, CLIP, ResNet or EfficientNet"
         )
-    pixels = _preprocessor(source, local)
     kind: Any = transformers.MODEL_MAPPING[type(config)]
     if getattr(kind, "main_input_name", "") != "pixel_values":
         raise InputError(f"transformers:{source} is a {config.model_type}, which does not read images")
-    if pretrained:
-        network = _load(source, kind, config, local)
-    else:
-        network = kind._from_config(config)
+    pixels = _preprocessor(source, local)
+    with _quiet():
+        network = _load(source, kind, config, local) if pretrained else kind._from_config(config)
     if hasattr(getattr(network, "pooler", None), "dense"):
-        network.pooler = None  # made for a task of its own, and in many files not there at all
+        network.pooler = None  # type: ignore[assignment]  # made for a task of its own, and in many files not there at all
     size = image_size or pixels.size or getattr(config, "image_size", None) or 224
     forward = inspect.signature(type(network).forward).parameters
-    options = {"interpolate_pos_encoding": True} if "interpolate_pos_encoding" in forward else {}
+    options: dict[str, Any] = {"interpolate_pos_encoding": True} if "interpolate_pos_encoding" in forward else {}
     ways = (partial(_hidden_state, **options), partial(_features, **options))
     return _backbone(network, size, pixels.normalisation, *ways)
 
@@ -142,6 +141,22 @@ def _read(source: str, what: str, read: Callable[..., Any], **options: Any) -> A
             f"transformers:{source} is no folder, and its {what} not among the files that were downloaded before: "
             f"get it once with `hf download {source}`, or give the path of its folder ({reason})"
         ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' own bars and hints: what matters of them is an error here."""
+    from transformers.utils import logging
+
+    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bar:
+            logging.enable_progress_bar()
 
 
 class _Pixels:
