@@ -135,5 +135,5 @@ def test_without_the_kernels_everything_is_computed_by_layers_of_torch_to_the_sa
 
 def test_an_unknown_choice_of_kernels_is_refused(monkeypatch):
     monkeypatch.setenv("CNAPS_KERNELS", "fast")
-    with pytest.raises(InputError, match="CNAPS_KERNELS cannot be 'fast': it is fused .* or plain"):
+    with pytest.raises(InputError, match=r"CNAPS_KERNELS cannot be 'fast': it is fused .* or plain"):
         create_backbone("resnet18")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 pytest.importorskip("transformers", reason="needs transformers: pip install 'cnaps[transformers]'")
 sys.path.insert(0, str(Path(__file__).parent))
-import families  # noqa: E402
+import families
 
-from cnaps import CNAPs, ModelConfig, load_model  # noqa: E402
-from cnaps.errors import CheckpointError, CnapsError, InputError  # noqa: E402
-from cnaps.nn.backbones import Backbone, create_backbone, open_backbone  # noqa: E402
-from cnaps.nn.film import norm_channels  # noqa: E402
+from cnaps import CNAPs, ModelConfig, load_model
+from cnaps.errors import CheckpointError, CnapsError, InputError
+from cnaps.nn.backbones import Backbone, create_backbone, open_backbone
+from cnaps.nn.film import norm_channels
 
 Folder = Callable[[str], Path]
 BOTH = ("vit", "convnext")  # tokens and maps
@@ -298,10 +298,7 @@ def test_group_and_rms_norms_are_film_sites_like_any_other(kernels, monkeypatch)
 
 
 def broken(folder: Path, tmp_path: Path, **changes: object) -> Path:
-    path = tmp_path / "broken"
-    path.mkdir()
-    for file in folder.iterdir():
-        os.link(file, path / file.name)
+    path = shutil.copytree(folder, tmp_path / "broken")
     for name, content in changes.items():
         file = path / name.replace("__", ".")
         file.unlink(missing_ok=True)
@@ -354,7 +351,7 @@ def test_code_that_comes_with_weights_is_never_run(folder, tmp_path):
     config |= {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Mine", "AutoModel": "mine.Mine"}}
     path = broken(folder("vit"), tmp_path, config__json=config)
     (path / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
-    with pytest.raises(CheckpointError, match="configuration in .* cannot be read"):
+    with pytest.raises(CheckpointError, match=r"configuration in .* cannot be read"):
         open_backbone(f"transformers:{path}")
     assert not (tmp_path / "ran").exists()
 
@@ -390,7 +387,7 @@ def test_the_size_of_images_and_their_scale_come_from_the_preprocessor(folder, t
 def test_a_network_without_norms_is_refused_for_film_and_taken_as_it_is():
     stages = [nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU()), nn.Sequential(nn.Conv2d(8, 8, 3), nn.ReLU())]
     backbone = Backbone(nn.Identity(), stages, image_size=32)
-    with pytest.raises(InputError, match='has no norms.*adaptation = "none"'):
+    with pytest.raises(InputError, match=r'has no norms.*adaptation = "none"'):
         CNAPs(ModelConfig(head="cosine"), backbone)
     model = CNAPs(ModelConfig(head="cosine", adaptation="none"), backbone)
     images, labels, targets = task(32)

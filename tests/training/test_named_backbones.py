@@ -11,13 +11,13 @@ import torch
 
 pytest.importorskip("transformers", reason="needs transformers: pip install 'cnaps[transformers]'")
 sys.path.insert(0, str(Path(__file__).parents[1] / "nn"))
-import families  # noqa: E402
+import families
 
-from cnaps import load_model  # noqa: E402
-from cnaps.nn.backbones import open_backbone  # noqa: E402
-from cnaps.training.config import TrainConfig  # noqa: E402
-from cnaps.training.settings import build  # noqa: E402
-from cnaps.training.start import train  # noqa: E402
+from cnaps import load_model
+from cnaps.nn.backbones import open_backbone
+from cnaps.training.config import TrainConfig
+from cnaps.training.settings import build
+from cnaps.training.start import train
 
 
 @pytest.mark.parametrize("family", ["vit", "convnext"])

@@ -88,7 +88,7 @@ def _transformers(source: str, image_size: int | None, local: bool, pretrained: 
     if type(config) not in transformers.MODEL_MAPPING:
         raise InputError(
             f"transformers:{source} is a {config.model_type}, and transformers has no network of that kind that "
-            "gives features of images: choose a ViT, DINOv2, DINOv3, ConvNeXt, SigLIP, CLIP, ResNet or EfficientNet"
+            "gives features of images: take a ViT, DINOv2, DINOv3, ConvNeXt, SigLIP, CLIP, ResNet or EfficientNet"
         )
     kind: Any = transformers.MODEL_MAPPING[type(config)]
     if getattr(kind, "main_input_name", "") != "pixel_values":
