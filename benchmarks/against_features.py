@@ -3,13 +3,13 @@
     python -m benchmarks.against_features birds/ parts/ --backbone transformers:facebook/dinov2-small \
         --backbone transformers:openai/clip-vit-base-patch32 --shots 5 --draws 10
 
-Each folder holds a folder of images for each class. A draw takes some examples of every class at random and asks for
-the rest; every method gets the same draws. Methods run each in a process of their own, so that the memory of one is
-not the memory of another. Compared are
+Each folder holds a folder of images for each class. A draw takes some examples of every class at random and asks
+for the rest; every method gets the same draws. Methods run each in a process of their own, so that the memory of one
+is not the memory of another. Compared are
 
 - cnaps: the model that comes with the package;
-- logreg: L2-normalised features of the network, scikit-learn's logistic regression, C chosen by cross-validation on the
-  examples (C = 1 where a class has fewer than three);
+- logreg: L2-normalised features of the network, scikit-learn's logistic regression, C chosen by cross-validation on
+  the examples (C = 1 where a class has fewer than three);
 - head: the same features, the closed-form head of cnaps (ridge), nothing tuned.
 """
 
@@ -21,12 +21,17 @@ import resource
 import sys
 import time
 import warnings
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 STRENGTHS = np.logspace(-2, 4, 7)
 
@@ -91,9 +96,7 @@ class Installed:
         return [str(name) for name in self.classifier.predict(paths)]
 
 
-class Features:
-    """Features of a network by name, with a classifier on top."""
-
+class LogisticRegressionOnFeatures:
     def __init__(self, backbone: str) -> None:
         from cnaps.nn.backbones import open_backbone
 
@@ -113,14 +116,6 @@ class Features:
         return features / np.linalg.norm(features, axis=1, keepdims=True)
 
     def fit(self, paths: list[str], labels: list[str]) -> None:
-        self.learn(self.features(paths), labels)
-
-    def predict(self, paths: list[str]) -> list[str]:
-        return [str(name) for name in self.ask(self.features(paths))]
-
-
-class LogisticRegressionOnFeatures(Features):
-    def learn(self, features: np.ndarray, labels: list[str]) -> None:
         from sklearn.linear_model import LogisticRegression
         from sklearn.model_selection import GridSearchCV
 
@@ -130,34 +125,33 @@ class LogisticRegressionOnFeatures(Features):
             self.classifier = GridSearchCV(self.classifier, {"C": STRENGTHS}, cv=min(5, least))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of solvers that would have liked more steps
-            self.classifier.fit(features, labels)
+            self.classifier.fit(self.features(paths), labels)
 
-    def ask(self, features: np.ndarray) -> np.ndarray:
-        return self.classifier.predict(features)
+    def predict(self, paths: list[str]) -> list[str]:
+        return [str(name) for name in self.classifier.predict(self.features(paths))]
 
 
-class HeadOnFeatures(Features):
-    def learn(self, features: np.ndarray, labels: list[str]) -> None:
+class HeadOnFeatures:
+    def __init__(self, backbone: str) -> None:
+        from cnaps import CNAPs, ModelConfig
+
+        self.model = CNAPs(ModelConfig(backbone=backbone, adaptation="none", head="ridge", embedding_size=0))
+        self.model.backbone.load_pretrained()
+
+    def images(self, paths: list[str]) -> Iterator[Tensor]:
+        from cnaps.images.inputs import stream
+
+        return (self.model.preprocess(pixels) for _, pixels in stream(paths, self.model.image_size))
+
+    def fit(self, paths: list[str], labels: list[str]) -> None:
         import torch
-
-        from cnaps.nn.heads import create_head
-        from cnaps.nn.statistics import ClassStatistics
 
         self.names, index = np.unique(labels, return_inverse=True)
-        self.head = create_head("ridge", [features.shape[1]], None)
         with torch.no_grad():
-            rows = self.head.embed(torch.from_numpy(features))
-            found = ClassStatistics.of(
-                rows, torch.from_numpy(index), len(self.names), scatter=self.head.needs_scatter
-            )
-            self.classifier = self.head.classifier(found)
+            self.adapted = self.model.adapt(torch.cat(list(self.images(paths))), torch.from_numpy(index))
 
-    def ask(self, features: np.ndarray) -> np.ndarray:
-        import torch
-
-        with torch.no_grad():
-            logits = self.classifier(self.head.embed(torch.from_numpy(features)))
-        return self.names[logits.argmax(1).numpy()]
+    def predict(self, paths: list[str]) -> list[str]:
+        return [str(self.names[i]) for part in self.images(paths) for i in self.adapted.predict(part)]
 
 
 def measure(method: str, backbone: str, tasks: list[Draw]) -> list[Result]:
