@@ -4,12 +4,12 @@
         --backbone transformers:openai/clip-vit-base-patch32 --shots 5 --draws 10
 
 Each folder holds a folder of images for each class. A draw takes some examples of every class at random and asks
-for the rest; every method gets the same draws. Methods run each in a process of their own, so that the memory of one
-is not the memory of another. Compared are
+for the rest; every method gets the same draws. Methods run each in a process of their own, so that the memory of
+one is not that of another. Compared are
 
 - cnaps: the model that comes with the package;
-- logreg: L2-normalised features of the network, scikit-learn's logistic regression, C chosen by cross-validation on
-  the examples (C = 1 where a class has fewer than three);
+- logreg: L2-normalised features of the network, scikit-learn's logistic regression, C chosen by cross-validation
+  on the examples (C = 1 where a class has fewer than three);
 - head: the same features, the closed-form head of cnaps (ridge), nothing tuned.
 """
 
