@@ -114,6 +114,8 @@ def test_a_norm_that_starts_at_zero_still_learns():
 def test_without_the_kernels_everything_is_computed_by_layers_of_torch_to_the_same_end(name, monkeypatch):
     torch.manual_seed(0)
     model = CNAPs(ModelConfig(backbone=name, head="cosine", embedding_size=8, generator_width=8))
+    if model.backbone.pretrained is not None:
+        model.backbone.load_pretrained()  # random ones let almost nothing through
     images, labels = torch.randn(6, 3, 64, 64), torch.tensor([0, 0, 1, 1, 2, 2])
     found = []
     for kernels in ("fused", "plain"):
@@ -127,10 +129,10 @@ def test_without_the_kernels_everything_is_computed_by_layers_of_torch_to_the_sa
         parameters = [p for p in model.phi_parameters() if p.requires_grad]
         used_to_learn = any(isinstance(m, LearningConv2d) for m in learning._network().modules())
         assert used == used_to_learn == (kernels == "fused")
-        found.append((logits, *torch.autograd.grad(loss, parameters, allow_unused=True)))
+        gradient = torch.autograd.grad(loss, parameters, allow_unused=True)
+        found.append((logits, torch.cat([g.flatten() for g in gradient if g is not None])))
     for fused, plain in zip(*found, strict=True):
-        if plain is not None:
-            torch.testing.assert_close(fused, plain, atol=1e-3 * plain.abs().max().item() + 1e-6, rtol=1e-2)
+        assert (fused - plain).norm() < 0.01 * plain.norm()
 
 
 def test_an_unknown_choice_of_kernels_is_refused(monkeypatch):
