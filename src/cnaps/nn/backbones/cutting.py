@@ -81,10 +81,15 @@ def _lively(network: nn.Module) -> Iterator[None]:
         value.copy_(noise)
     for norm in (module for module in network.modules() if isinstance(module, nn.BatchNorm2d)):
         norm.reset_running_stats()
+    in_place = [module for module in network.modules() if getattr(module, "inplace", False) is True]
+    for module in in_place:  # what they read would be gone, and they would seem to do nothing
+        module.inplace = False  # type: ignore[assignment]
     try:
         yield
     finally:
         network.load_state_dict(kept)
+        for module in in_place:
+            module.inplace = True  # type: ignore[assignment]
 
 
 def _cut(

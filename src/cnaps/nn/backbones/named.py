@@ -221,7 +221,13 @@ def _timm(source: str, image_size: int | None, local: bool, pretrained: bool) ->
     settings: dict[str, Any] = {"num_classes": 0}
     if pretrained:
         settings |= {"pretrained": True, "pretrained_cfg_overlay": {"file": _timm_file(timm, source, local)}}
-    network = timm.create_model(source, **settings)
+    if image_size:
+        settings["img_size"] = image_size  # for position embeddings; networks of convolutions do not know it
+    try:
+        network = timm.create_model(source, **settings)
+    except TypeError:
+        settings.pop("img_size", None)
+        network = timm.create_model(source, **settings)
     found = network.pretrained_cfg
     scaled = Normalisation(*(tuple(255 * v for v in found[key]) for key in ("mean", "std")))
     return _backbone(network, image_size or found["input_size"][1], scaled, _timm_state, _timm_features)
