@@ -20,7 +20,7 @@ import families
 
 from cnaps import CNAPs, ModelConfig, load_model
 from cnaps.errors import CheckpointError, CnapsError, InputError
-from cnaps.nn.backbones import Backbone, create_backbone, open_backbone
+from cnaps.nn.backbones import Backbone, Normalisation, create_backbone, open_backbone
 from cnaps.nn.film import norm_channels
 
 Folder = Callable[[str], Path]
@@ -410,9 +410,86 @@ def test_a_network_that_cannot_be_cut_is_refused_with_the_way_out():
 
 
 def test_without_transformers_or_timm_the_packages_are_named(monkeypatch, folder):
+    name = f"transformers:{folder('vit')}"
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(CnapsError, match=r"pip install 'cnaps\[transformers\]'"):
-        create_backbone(f"transformers:{folder('vit')}")
+        create_backbone(name)
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(CnapsError, match="needs timm and a torchvision that fits your torch: pip install"):
         create_backbone("timm:resnet18")
+
+
+# Networks built as timm builds them, which is not always installed.
+
+
+class Residual(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(inputs, outputs, 3, stride, 1), nn.BatchNorm2d(outputs)
+        self.conv2, self.bn2 = nn.Conv2d(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs)
+        self.act = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.bn1(self.conv1(x))
+        y += self.bn2(self.conv2(x))
+        return self.act(y)
+
+
+class Convolutions(nn.Module):
+    """Blocks beside the stem, not in a list of their own; activations in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.bn1, self.act1 = nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(inplace=True)
+        self.layer1, self.layer2 = nn.Sequential(Residual(8, 8, 1)), nn.Sequential(Residual(8, 16, 2))
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        return self.layer2(self.layer1(self.act1(self.bn1(self.conv1(x)))))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.forward_features(x).mean((2, 3))
+
+
+class Tokens(nn.Module):
+    """Positions are added between modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 16, 8, 8)
+        self.positions = nn.Parameter(torch.randn(1, 16, 16))
+        layer = [nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 16), nn.GELU()) for _ in range(6)]
+        self.blocks, self.norm, self.drop = nn.Sequential(*layer), nn.LayerNorm(16), nn.Identity()
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2) + self.positions
+        return self.norm(self.blocks(x))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.drop(self.forward_features(x).mean(1))
+
+
+@pytest.mark.parametrize(("kind", "sites"), [(Convolutions, [2, 2]), (Tokens, [2, 1, 1, 3])])
+def test_networks_as_timm_builds_them_are_cut_too(kind, sites):
+    from cnaps.nn.backbones.named import _backbone, _timm_features, _timm_state
+
+    torch.manual_seed(0)
+    network = kind()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    backbone = _backbone(network, 32, Normalisation(), _timm_state, _timm_features)
+    images = torch.randn(3, 3, 32, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(backbone(images), network.eval()(images), rtol=1e-4, atol=1e-5)
+    assert [len(names) for names in backbone.sites] == sites
+    assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
+    assert all(module.inplace for module in network.modules() if isinstance(module, nn.ReLU))
+    model = CNAPs(ModelConfig(head="cosine", embedding_size=4), backbone)
+    context, labels, targets = task(32)
+    with torch.no_grad():
+        assert model.adapt(context, labels).logits(targets).shape == (4, 3)
+
+
+def test_a_network_of_timm_itself_is_cut():
+    timm = pytest.importorskip("timm", reason="needs timm and a torchvision that fits", exc_type=ImportError)
+    backbone = create_backbone("timm:vit_tiny_patch16_224", image_size=64)
+    images = torch.randn(2, 3, 64, 64)
+    assert backbone(images).shape == (2, timm.create_model("vit_tiny_patch16_224").num_features)
