@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from cnaps.errors import InputError
 from cnaps.nn.film import Unit, foldable_units, give_shifts, norm_at, norm_channels, unite
+from cnaps.weights import package_weights
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,19 @@ class Normalisation:
         std = torch.tensor(self.std, device=pixels.device).view(1, -1, 1, 1)
         images = pixels.to(torch.float32, memory_format=torch.channels_last)
         return images.sub(mean).div_(std)
+
+
+@dataclass(frozen=True)
+class PackageWeights:
+    """Weights that an installed package carries: its name, and the names of tensors in it by ours."""
+
+    package: str
+    keys: Mapping[str, str]
+
+    def __call__(self) -> dict[str, Tensor]:
+        """The tensors by our names."""
+        held = package_weights(self.package)
+        return {ours: torch.tensor(held[theirs]) for ours, theirs in self.keys.items()}
 
 
 class Backbone(nn.Module):
@@ -57,6 +71,7 @@ class Backbone(nn.Module):
         pools: Iterable[nn.Module] | None = None,
         normalisation: Normalisation | None = None,
         min_image_size: int = 32,
+        size_step: int = 1,
         pretrained: Callable[[], dict[str, Tensor]] | None = None,
     ) -> None:
         super().__init__()
@@ -68,9 +83,10 @@ class Backbone(nn.Module):
             give_shifts(stage)
         self.image_size = image_size
         self.min_image_size = min_image_size
+        self.size_step = size_step  # a graph drawn at one size holds for others in such steps; 0: for none
         self.normalisation = normalisation or Normalisation()
         self.sites = [list(s) for s in sites] if sites is not None else [_norms(s) for s in self.stages]
-        self.pretrained = pretrained  # weights that come with an installed package, if there are any
+        self.pretrained = pretrained  # weights of an installed package (`PackageWeights`) or a folder, if any
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._try_out()
 
@@ -108,7 +124,7 @@ class Backbone(nn.Module):
         return digest.hexdigest()[:16]
 
     def load_pretrained(self) -> Backbone:
-        """Load the weights that come with an installed package."""
+        """Load the weights of an installed package or of the folder that the backbone is named after."""
         if self.pretrained is None:
             raise InputError(f"backbone {self.name!r} has no pre-trained weights; train it or load a checkpoint")
         self.load_state_dict(self.pretrained())

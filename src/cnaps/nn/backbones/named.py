@@ -62,6 +62,7 @@ def _backbone(
         pools=parts.pools,
         image_size=image_size,
         min_image_size=image_size,
+        size_step=0,
         normalisation=normalisation,
     )
 
