@@ -17,7 +17,7 @@ from cnaps.maths.arrays import members_of
 from cnaps.maths.heads import Head
 from cnaps.parallel import thread_count
 from cnaps.runtime.bundle import Bundle, has_bundle, read_bundle
-from cnaps.runtime.onnx import Port, write_model
+from cnaps.runtime.onnx import write_model
 from cnaps.weights import INSTALLED, list_models
 
 CHUNK = 32  # images that are run at once: few enough for a processor's cache
@@ -192,10 +192,7 @@ class OnnxEngine:
     def _session(self, name: str, weights: Any) -> Any:
         graph = self._bundle.graph(name)
         used = {key: value for key, value in weights.items() if key.encode() in graph.nodes}
-        shapes: dict[str, tuple[str, ...]] = {"members": ("ways", "n"), "pooled": ("n", "c"), "embedding": ("e",)}
-        inputs = [Port(port, shapes.get(port, ("n", "c", "h", "w"))) for port in graph.inputs]
-        outputs = [Port(port, ("n", "c", "h", "w") if port.endswith(".map") else ()) for port in graph.outputs]
-        return _make_session(write_model(graph, used, inputs, outputs))
+        return _make_session(write_model(graph, used))
 
 
 def with_film(bundle: Bundle, stage: int, film: np.ndarray) -> dict[str, np.ndarray]:
@@ -205,7 +202,7 @@ def with_film(bundle: Bundle, stage: int, film: np.ndarray) -> dict[str, np.ndar
     place = 0
     for site in bundle.sites[stage]:
         gamma, beta = film[place : place + site.channels], film[place + site.channels : place + 2 * site.channels]
-        weight, bias = layers[f"{site.layer}.weight"], layers[f"{site.layer}.bias"]
+        weight, bias = layers[f"{site.layer}.weight"], layers.get(f"{site.layer}.bias", np.float32(0))
         layers[f"{site.layer}.weight"] = weight * gamma.reshape(-1, *[1] * (weight.ndim - 1))
         layers[f"{site.layer}.bias"] = bias * gamma + beta
         place += 2 * site.channels
