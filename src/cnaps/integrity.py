@@ -26,6 +26,8 @@ def find_problems(path: Path) -> tuple[str, list[str]]:
         raise DataError(f"{path} is no project, collection, run or model")
     if not path.exists():
         raise DataError(f"{path} does not exist")
+    if not path.is_file():
+        raise DataError(f"{path} is no regular file")
     return "task file", list(_task(path))
 
 
