@@ -17,6 +17,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from cnaps.runtime.taskfile import write_task
+
 PROGRAM = [sys.executable, "-c", "from cnaps.cli import main; main()"]
 
 
@@ -151,7 +153,7 @@ def test_a_hugging_face_folder_that_is_no_utf_8_is_refused_with_a_sentence(how: 
 def test_an_overlong_name_is_one_sentence(line: str, tmp_path, examples, model_folder, task, run, monkeypatch):
     monkeypatch.chdir(tmp_path)
     os.symlink(model_folder, "model")
-    task.save("task")
+    write_task("task", task)
     code, _, errors = run(*line.format(long="x" * 300).split())
     assert (code, errors.count("\n")) == (2, 1), errors
 

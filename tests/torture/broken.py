@@ -34,11 +34,11 @@ from common import small_task as learn
 from PIL import Image
 
 from cnaps import load_model
+from cnaps.cli.integrity import find_problems
 from cnaps.data.collection import Collection, write_collection
 from cnaps.errors import CnapsError
 from cnaps.images.decoding import FORMATS
-from cnaps.integrity import find_problems
-from cnaps.runtime.recogniser import Recogniser
+from cnaps.runtime.taskfile import read_task
 from cnaps.studio.store import Project
 from cnaps.training.checkpoint import load_checkpoint, save_checkpoint
 
@@ -228,7 +228,7 @@ def flipped_bytes(scale: Scale, folder: Path) -> list[Row]:
             raise CnapsError(problem)
 
     strict: dict[str, tuple[Path, Callable[[], object]]] = {
-        "task file": (here / "task.safetensors", lambda: Recogniser.load(here / "task.safetensors", model)),
+        "task file": (here / "task.safetensors", lambda: read_task(here / "task.safetensors", model)),
         "weights of a model": (here / "model/model.safetensors", lambda: load_model(here / "model")),
         "configuration of a model": (here / "model/config.json", lambda: load_model(here / "model")),
         "training checkpoint": (here / "step.safetensors", lambda: load_checkpoint(here / "step.safetensors")),

@@ -31,7 +31,9 @@ from cnaps.data.collection import Collection
 from cnaps.episodes import Sampler, read_manifest
 from cnaps.errors import CnapsError
 from cnaps.nn.checkpoints import load_model
-from cnaps.runtime.recogniser import Examples, Recogniser
+from cnaps.runtime.engine import open_engine
+from cnaps.runtime.task import Examples, FittedTask
+from cnaps.runtime.taskfile import read_task, write_task
 from cnaps.training.config import TrainConfig
 from cnaps.training.distributed import World
 from cnaps.training.engine import Job, restore
@@ -186,14 +188,14 @@ def pixels() -> torch.Tensor:
     return torch.randint(256, (6, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
 
-def read_task(folder: Path) -> None:
+def read_task_file(folder: Path) -> None:
     """Loaded, it must also answer, and be written again."""
-    found = Recogniser.load(folder / "task", whole_model())
+    found = read_task(folder / "task", whole_model())
     _check_answers(found)
-    found.save(folder / "again")
+    write_task(folder / "again", found)
 
 
-def _check_answers(found: Recogniser) -> None:
+def _check_answers(found: FittedTask) -> None:
     answers = found.probabilities(found.features(pixels()[:2]))
     assert np.isfinite(answers).all(), "it answers nonsense"
     assert np.allclose(answers.sum(1), 1), "it answers nonsense"
@@ -217,7 +219,7 @@ def spoil_model(folder: Path, rng: np.random.Generator) -> None:
 def read_model(folder: Path) -> None:
     """Loaded, it must also learn and answer."""
     model = load_model(folder / "model")
-    _check_answers(Recogniser.learn(model, Examples(pixels(), ["a", "b"] * 3)))
+    _check_answers(FittedTask.learn(open_engine(model), Examples(pixels(), ["a", "b"] * 3)))
 
 
 def spoil_collection(folder: Path, rng: np.random.Generator) -> None:
@@ -366,7 +368,7 @@ def read_archive(folder: Path) -> None:
 
 
 FORMATS = (
-    Format("task file", spoil_task, read_task),
+    Format("task file", spoil_task, read_task_file),
     Format("model", spoil_model, read_model),
     Format("collection", spoil_collection, read_collection),
     Format("manifest", spoil_manifest, read_tasks),

@@ -125,7 +125,7 @@ def start_processes(processes: int, results: Path | None = None) -> None:
         from cnaps.training.distributed import launch
 
         raise typer.Exit(launch(processes))
-    from cnaps.parallel import configure_threads
+    from cnaps.nn.devices import configure_threads
 
     configure_threads()
 
