@@ -17,9 +17,10 @@ import torch
 from benchmarks.classify import photograph
 from cnaps.data.collection import find_collections
 from cnaps.nn.checkpoints import DEFAULT_MODEL
+from cnaps.runtime.novelty import STRANGE
 from cnaps.runtime.recogniser import Examples, Recogniser, open_model
 from cnaps.serving.decoding import Decoder
-from cnaps.studio.engine import STRANGE, UNSURE, Engine, stranger_level
+from cnaps.studio.engine import UNSURE, Engine
 from cnaps.studio.store import Project
 
 WAYS, SHOTS, TESTED = 10, 10, 10
@@ -108,7 +109,7 @@ def doubts(folder: str) -> None:
             sure.append(probabilities[member].max(1))
             right.append(probabilities[member].argmax(1) == label[member])
             features = recogniser.features(examples.pixels)
-            levels = [stranger_level(recogniser, features, torch.tensor(names), share) for share in SHARES]
+            levels = [recogniser.none_level(features, torch.tensor(names), share) for share in SHARES]
             marked.append([((novelty > v)[member].mean(), (novelty > v)[~member].mean()) for v in levels])
         print(f"{collection.name}: {np.concatenate(right[-TASKS:]).mean():.1%} right", flush=True)
     p, correct = np.concatenate(sure), np.concatenate(right)

@@ -21,12 +21,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cnaps.errors import InputError
-from cnaps.images.inputs import Images, OnError, as_images, stream
+from cnaps.images.inputs import BATCH, Images, OnError, as_images, stream
 from cnaps.nn.adapted import Adapted
 from cnaps.nn.checkpoints import list_models, load_model
 from cnaps.nn.model import CNAPs
 from cnaps.nn.statistics import ClassStatistics
 from cnaps.parallel import pick_device
+from cnaps.runtime.novelty import STRANGE, none_level
 
 Name: TypeAlias = str | int
 ModelSource: TypeAlias = str | os.PathLike[str] | CNAPs
@@ -83,11 +84,19 @@ class Recogniser:
     `names` are sorted and stand in the order of the columns of `probabilities`.
     """
 
-    def __init__(self, adapted: Adapted, names: Sequence[Name], image_size: int, source: str = "") -> None:
+    def __init__(
+        self,
+        adapted: Adapted,
+        names: Sequence[Name],
+        image_size: int,
+        source: str = "",
+        threshold: float | None = None,
+    ) -> None:
         self.adapted = adapted
         self.names = list(names)
         self.image_size = image_size
         self.source = source  # the name of the model, if it has one
+        self.threshold = threshold  # the novelty beyond which an image is none of the classes, where it is known
 
     @classmethod
     @torch.no_grad()
@@ -95,7 +104,10 @@ class Recogniser:
         """Adapt a model to examples; `flip` adds their mirror images."""
         names = sorted(set(examples.names))
         images, labels = _context(model, examples, names, flip)
-        return cls(model.adapt(images, labels), names, examples.pixels.shape[-1], source)
+        learned = cls(model.adapt(images, labels), names, examples.pixels.shape[-1], source)
+        if not flip and (seen := _features_in(learned.adapted.statistics)) is not None:
+            learned.threshold = learned.none_level(*seen)
+        return learned
 
     @torch.no_grad()
     def update(self, examples: Examples, *, mode: str = "fixed", flip: bool = False) -> Recogniser:
@@ -149,6 +161,20 @@ class Recogniser:
         emphasis, means = self.adapted.model.head.emphasis, self.adapted.statistics.means.to(features.dtype)
         cosines = F.normalize(features * emphasis, dim=1) @ F.normalize(means * emphasis, dim=1).T
         return (1 - cosines.amax(1)).cpu().numpy()
+
+    @torch.no_grad()
+    def none_level(self, features: Tensor, labels: Tensor, share: float = STRANGE) -> float | None:
+        """What `threshold` is after examples with these features (n, d) and labels (n,); see `none_level`."""
+        emphasis = self.adapted.model.head.emphasis.cpu().numpy()
+        return none_level(features.cpu().numpy(), labels.cpu().numpy(), emphasis, share)
+
+    def find_threshold(self, examples: Examples) -> float | None:
+        """Set `threshold` by the examples, if it is not known: None where they are too few."""
+        if self.threshold is None:
+            batches = [self.features(part) for part in examples.pixels.split(BATCH)]
+            labels = torch.tensor([self.names.index(name) for name in examples.names])
+            self.threshold = self.none_level(torch.cat(batches), labels)
+        return self.threshold
 
     def refit(self, features: Tensor, labels: Tensor) -> Recogniser:
         """The same classes and FiLM, learned from nothing but these features (n, d) and labels of 0..C-1 (n,)."""
@@ -207,6 +233,8 @@ class Recogniser:
             "input": "uint8 RGB, (batch, 3, S, S), squares by bilinear resizing",
             "model": self.adapted.model.fingerprint(),
         }
+        if self.threshold is not None:
+            metadata["threshold"] = f"{self.threshold:.6g}"
         network = _Deployed(self)
         export_onnx(network, path, self.image_size, metadata=metadata, dtype=torch.uint8, output="probabilities")
 
@@ -287,6 +315,16 @@ def _context(model: CNAPs, examples: Examples, names: list[Name], flip: bool) ->
     if flip:
         pixels, labels = torch.cat([pixels, pixels.flip(3)]), labels.repeat(2)
     return model.preprocess(pixels), labels
+
+
+def _features_in(statistics: ClassStatistics) -> tuple[Tensor, Tensor] | None:
+    """Features (n, d) and labels (n,) of classes with several examples, where all are still held one by one."""
+    rows = statistics.scatter
+    sizes = statistics.counts.long()
+    if rows is None or any(len(each) != size for each, size in zip(rows, sizes, strict=True) if size > 1):
+        return None
+    labels = torch.arange(len(rows)).repeat_interleave(torch.tensor([len(each) for each in rows]))
+    return statistics.means[labels] + torch.cat(rows), labels
 
 
 def _case_twins(names: Iterable[Name]) -> list[list[str]]:

@@ -53,6 +53,8 @@ def write_task(path: str | os.PathLike[str], recogniser: Recogniser) -> None:
         "model": recogniser.source,
         "fingerprint": adapted.model.fingerprint(),
     }
+    if recogniser.threshold is not None:
+        about["threshold"] = recogniser.threshold
     metadata = {"format": FORMAT, "version": str(VERSION), "about": json.dumps(about, ensure_ascii=False)}
     metadata["digest"] = _digest(metadata["about"], tensors)
     with atomic_path(path) as temporary:
@@ -145,7 +147,10 @@ def _rebuild(model: CNAPs, about: dict[str, Any], tensors: dict[str, Tensor], so
         tensors["task_embedding"],
         int(about["seen"]),
     )
-    return Recogniser(adapted, names, size, source)
+    threshold = about.get("threshold")
+    if threshold is not None and not (isinstance(threshold, float) and 0 <= threshold <= 2):
+        raise ValueError(f"a threshold of {threshold}")
+    return Recogniser(adapted, names, size, source, threshold)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from cnaps.errors import CnapsError
 from cnaps.nn.adapted import Adapted
@@ -29,10 +28,8 @@ from cnaps.runtime.review import LeftOut, leave_one_out, project, suspects
 from cnaps.runtime.suggest import choose
 from cnaps.studio.store import Plan, Project
 
-# By `python -m benchmarks.studio COLLECTIONS`: nineteen in twenty answers without a mark are right, and at most
-# one in twenty images of the classes is taken for a stranger.
+# By `python -m benchmarks.studio COLLECTIONS`: nineteen in twenty answers without a mark are right.
 UNSURE = 0.8  # below this probability the best class is a guess
-STRANGE = 0.95  # the share of examples that fit their class better than a stranger does
 _CHUNK = 32
 _SUGGESTED = 24
 _KEPT = 4_000  # decoded images in memory
@@ -180,8 +177,8 @@ class Engine(threading.Thread):
         adapted = Adapted(self.model, base.film, torch.arange(len(names)), statistics, base.task_embedding, seen)
         recogniser = Recogniser(adapted, names, self.model.image_size, self.source)
         probabilities = recogniser.probabilities(questions)
-        level = stranger_level(recogniser, answers, labels) if judged else math.inf
-        strange = recogniser.novelty(questions) > level
+        recogniser.threshold = recogniser.none_level(answers, labels) if judged else None
+        strange = recogniser.novelty(questions) > (recogniser.threshold or math.inf)
         keys = [self.project.find_class(name) or "" for name in names]
         review = self.insight.review if judged else None
         if judged and (thorough or review is None):
@@ -239,22 +236,6 @@ def _features_in(statistics: ClassStatistics, images: Sequence[Sequence[str]]) -
         if len(rows) == len(ids):
             found.update(zip(ids, mean + rows, strict=True))
     return found
-
-
-@torch.no_grad()
-def stranger_level(recogniser: Recogniser, features: Tensor, labels: Tensor, share: float = STRANGE) -> float:
-    """The novelty beyond which an image looks like none of the classes.
-
-    That of the examples that fit their class worst, each seen against the others of its class; infinite where
-    too few classes have a second example.
-    """
-    statistics, emphasis = recogniser.adapted.statistics, recogniser.adapted.model.head.emphasis
-    counts = statistics.counts[labels][:, None]
-    others = (counts * statistics.means[labels] - features)[counts[:, 0] > 1]
-    if len(others) < 4:
-        return math.inf
-    own = features[counts[:, 0] > 1]
-    return float((1 - F.cosine_similarity(own * emphasis, others * emphasis)).quantile(share))
 
 
 def _prediction(probabilities: np.ndarray, keys: Sequence[str], stranger: bool) -> dict[str, Any]:
