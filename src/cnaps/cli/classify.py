@@ -17,24 +17,47 @@ _CODES = (
     "Exit codes: 0 every image was classified; 2 nothing was done, the message says why; "
     f"{SOME_SKIPPED} some images could not be read, all others were classified and written."
 )
+_FIT_CODES = "Exit codes: 0 the task file was written; 2 nothing was done, the message says why."
 _TABLE_ROWS = 40  # in the terminal, where the rest is in a file
 
-_EXAMPLES = typer.Argument(..., help="A folder with a sub-folder for each class, or a CSV of path,label.")
-_IMAGES = typer.Argument(..., help="Files, folders, quoted patterns, or .txt files that list paths.")
-_TASK = typer.Argument(..., help="A task file, as written by `cnaps fit` or --save.")
-_OUT = typer.Option(None, "--out", "-o", help="Write the results: a .csv or .json file.")
-_REPORT = typer.Option(None, "--report", help="Write a page with thumbnails, the least certain first (.html).")
-_SAVE = typer.Option(None, "--save", help="Keep what was learned in a task file, for `cnaps predict`.")
+_EXAMPLES = typer.Argument(
+    ...,
+    help="A folder with a sub-folder of images for each class (birds/robin, birds/wren), or a CSV of path,label.",
+)
+_IMAGES = typer.Argument(
+    ..., help="Images: files, folders, quoted patterns ('photos/*.jpg'), a .txt of paths or a .csv of path,label."
+)
+_TASK = typer.Argument(..., help="A task file, as written by `cnaps fit`, such as birds.task.")
+_OUT = typer.Option(None, "--out", "-o", help="Write a table of the answers: results.csv or results.json.")
+_REPORT = typer.Option(None, "--report", help="Write a page to look at, the least certain first: report.html.")
+_THUMBNAILS = typer.Option(
+    "inside", "--thumbnails", help="Pictures of the report: inside the page, or beside, in a folder of their own."
+)
+_SAVE = typer.Option(None, "--save", help="Keep what was learned for `cnaps predict`: birds.task.")
 _TOP = typer.Option(3, "--top", min=1, help="How many classes to write for an image: the best and runners-up.")
+_NONE = typer.Option(False, "--none-of-these", help="Images unlike all classes get the answer 'none of these'.")
+_ABOVE = typer.Option(
+    None,
+    "--none-above",
+    min=0.0,
+    max=2.0,
+    help="The novelty from which --none-of-these answers so, such as 0.3; the examples set it if it is not given.",
+)
+_SORT = typer.Option(
+    None, "--sort-into", help="Copy the images to folders named after classes, in this one: sorted."
+)
+_LINK = typer.Option(False, "--link", help="With --sort-into: links instead of copies, which take no space.")
 _MODEL = typer.Option(None, "--model", help="A model by name (see `cnaps models`) or folder.")
-_FLIP = typer.Option(False, "--flip", help="Learn from mirror images too, where left and right do not matter.")
-_DEVICE = typer.Option("auto", "--device", help="auto, cpu, cuda, ...")
+_FLIP = typer.Option(
+    False, "--flip", help="Learn from mirror images too: for animals or cups, not for letters or road signs."
+)
+_DEVICE = typer.Option("auto", "--device", help="Where to compute: auto, cpu, cuda, cuda:1.")
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command(epilog=_CODES)(classify)
-    app.command(epilog=_CODES)(fit)
+    app.command(epilog=_FIT_CODES)(fit)
     app.command(epilog=_CODES)(predict)
     app.command()(export)
     app.command()(models)
@@ -45,29 +68,42 @@ def classify(
     images: list[str] = _IMAGES,
     out: Path | None = _OUT,
     report: Path | None = _REPORT,
+    thumbnails: str = _THUMBNAILS,
     save: Path | None = _SAVE,
     top: int = _TOP,
+    none_of_these: bool = _NONE,
+    none_above: float | None = _ABOVE,
+    sort_to: Path | None = _SORT,
+    link: bool = _LINK,
     model: str | None = _MODEL,
     flip: bool = _FLIP,
     device: str = _DEVICE,
 ) -> None:
-    """Learn classes from a few examples each and classify images, in one go."""
+    """Learn classes from a few examples each and classify images, in one go.
+
+    Where images lie in folders named like the classes, or a CSV names their classes, accuracy is counted too.
+    """
     from cnaps.images.finding import find_examples, find_images
 
     _check_outputs(out, report, save)
     labelled = find_examples(examples)
     files = find_images(images)
-    recogniser = _learn(labelled, model, flip, device)
-    results, skipped = _classify_files(recogniser, files, top)
+    _check_options(report, thumbnails, sort_to, link, [examples, *map(Path, images)])
+    none_of_these |= none_above is not None
+    recogniser = _learn(labelled, model, flip, device, level=none_of_these or save is not None)
+    level = _none_level(recogniser, none_above) if none_of_these else None
+    results, skipped = _classify_files(recogniser, files, top, level)
+    results = _with_truth(results, images, files, recogniser)
     if save is not None:
         recogniser.save(save)
-    _write(results, skipped, out, report, labelled)
-    _finish(results, skipped, [path for path in (out, report, save) if path is not None])
+    _write(results, skipped, out, report, labelled, thumbnails)
+    _sort(results, sort_to, link)
+    _finish(results, skipped, [path for path in (out, report, save, sort_to) if path is not None])
 
 
 def fit(
     examples: Path = _EXAMPLES,
-    task: Path = typer.Argument(..., help="The task file to write, such as my-classes.safetensors."),
+    task: Path = typer.Argument(..., help="The task file to write, such as birds.task."),
     model: str | None = _MODEL,
     flip: bool = _FLIP,
     device: str = _DEVICE,
@@ -76,7 +112,7 @@ def fit(
     from cnaps.images.finding import find_examples
 
     _check_outputs(None, None, task)
-    recogniser = _learn(find_examples(examples), model, flip, device)
+    recogniser = _learn(find_examples(examples), model, flip, device, level=True)
     recogniser.save(task)
     typer.echo(
         f"wrote {task}: {len(recogniser.names)} classes from {recogniser.adapted.seen} images, "
@@ -89,12 +125,21 @@ def predict(
     images: list[str] = _IMAGES,
     out: Path | None = _OUT,
     report: Path | None = _REPORT,
+    thumbnails: str = _THUMBNAILS,
     top: int = _TOP,
+    none_of_these: bool = _NONE,
+    none_above: float | None = _ABOVE,
+    sort_to: Path | None = _SORT,
+    link: bool = _LINK,
     model: str | None = _MODEL,
     engine: str = typer.Option("here", "--engine", help="here, or ray: many processes and machines."),
-    workers: int | None = typer.Option(None, "--workers", min=1, help="Of Ray; one a processor if not given."),
+    workers: int | None = typer.Option(
+        None, "--workers", min=1, help="Processes of --engine ray, such as 8; one a processor if not given."
+    ),
 ) -> None:
     """Classify images with a task learned before.
+
+    Where images lie in folders named like the classes, or a CSV names their classes, accuracy is counted too.
 
     With --engine ray images may be addresses such as s3://bucket/folder too, and --out a folder for Parquet files.
     """
@@ -104,6 +149,10 @@ def predict(
 
     if engine not in ("here", "ray"):
         raise InputError(f"there is no engine {engine!r}: here or ray")
+    none_of_these |= none_above is not None
+    _check_options(report, thumbnails, sort_to, link, [Path(image) for image in images])
+    if engine == "ray" and (none_of_these or sort_to):
+        raise InputError("--none-of-these and --sort-into work without --engine ray")
     if engine == "ray":
         from cnaps.serving.bulk import predict_on_ray, write_parts
 
@@ -118,9 +167,13 @@ def predict(
     else:
         _check_outputs(out, report, None)
         files = find_images(images)
-        results, skipped = _classify_files(Recogniser.load(task, model), files, top)
-    _write(results, skipped, out, report, [])
-    _finish(results, skipped, [path for path in (out, report) if path is not None])
+        recogniser = Recogniser.load(task, model)
+        level = _none_level(recogniser, none_above) if none_of_these else None
+        results, skipped = _classify_files(recogniser, files, top, level)
+        results = _with_truth(results, images, files, recogniser)
+    _write(results, skipped, out, report, [], thumbnails)
+    _sort(results, sort_to, link)
+    _finish(results, skipped, [path for path in (out, report, sort_to) if path is not None])
 
 
 def export(
@@ -164,7 +217,57 @@ def _check_outputs(out: Path | None, report: Path | None, save: Path | None) -> 
     check_output(save)
 
 
-def _learn(labelled: list[tuple[Path, str]], model: str | None, flip: bool, device: str) -> Recogniser:
+def _check_options(
+    report: Path | None, thumbnails: str, sort_to: Path | None, link: bool, inputs: list[Path]
+) -> None:
+    from cnaps.errors import InputError
+    from cnaps.runtime.report import folder_beside
+    from cnaps.runtime.sorting import check_sorted
+
+    if thumbnails not in ("inside", "beside"):
+        raise InputError(f"--thumbnails is inside or beside, not {thumbnails}")
+    if report is not None and thumbnails == "beside":
+        folder_beside(report)
+    if link and sort_to is None:
+        raise InputError("--link goes with --sort-into FOLDER")
+    if sort_to is not None:
+        check_sorted(sort_to, inputs)
+
+
+def _none_level(recogniser: Recogniser, given: float | None) -> float:
+    from cnaps.errors import InputError
+
+    level = recogniser.threshold if given is None else given
+    if level is None:
+        raise InputError(
+            "--none-of-these needs classes with two examples or more, four such examples at least: add some, "
+            "or give the level yourself, such as --none-above 0.3"
+        )
+    return level
+
+
+def _with_truth(results: list[Result], sources: list[str], files: list[Path], known: Recogniser) -> list[Result]:
+    """With the true class of each image that has one."""
+    from dataclasses import replace
+
+    from cnaps.images.finding import true_labels
+    from cnaps.runtime.novelty import NONE
+
+    truth = true_labels(sources, files, [*map(str, known.names), NONE])
+    return [replace(result, truth=truth.get(Path(result.path))) for result in results]
+
+
+def _sort(results: list[Result], folder: Path | None, link: bool) -> None:
+    if folder is not None:
+        from cnaps.runtime.sorting import sort_into
+
+        sort_into(folder, results, link=link)
+
+
+def _learn(
+    labelled: list[tuple[Path, str]], model: str | None, flip: bool, device: str, *, level: bool = False
+) -> Recogniser:
+    """What the examples teach; with `level`, also from where on an image is none of the classes."""
     from cnaps.errors import CnapsError, DataError
     from cnaps.nn.checkpoints import DEFAULT_MODEL
     from cnaps.runtime.recogniser import Examples, Recogniser, check_enough, open_model
@@ -185,10 +288,16 @@ def _learn(labelled: list[tuple[Path, str]], model: str | None, flip: bool, devi
         raise DataError(f"no image of the class {lost[0]!r} can be read: add some, or remove the class")
     for concern in examples.concerns([str(path) for i, path in enumerate(files) if i not in broken]):
         _warn(concern)
-    return Recogniser.learn(network, examples, flip=flip, source=source)
+    recogniser = Recogniser.learn(network, examples, flip=flip, source=source)
+    if level:
+        recogniser.find_threshold(examples)
+    return recogniser
 
 
-def _classify_files(recogniser: Recogniser, files: list[Path], top: int) -> tuple[list[Result], list[Skipped]]:
+def _classify_files(
+    recogniser: Recogniser, files: list[Path], top: int, level: float | None = None
+) -> tuple[list[Result], list[Skipped]]:
+    """The answers; beyond `level` of novelty it is "none of these"."""
     from cnaps.errors import CnapsError, DataError
     from cnaps.progress import progress_bar
     from cnaps.runtime.results import Result, Skipped
@@ -201,9 +310,12 @@ def _classify_files(recogniser: Recogniser, files: list[Path], top: int) -> tupl
 
     with progress_bar() as bar:
         row = bar.add_task("classifying", total=len(files), note="")
-        for where, probabilities in recogniser.predict(files, on_error):
-            for index, each in zip(where, probabilities, strict=True):
-                results.append(Result.of(str(files[index]), recogniser.names, each, top))
+        for where, features, probabilities in recogniser.embed(files, on_error):
+            novelty = [None] * len(where) if level is None else recogniser.novelty(features).tolist()
+            for index, each, new in zip(where, probabilities, novelty, strict=True):
+                strange = new is not None and level is not None and new > level
+                known = {"novelty": new, "stranger": strange}
+                results.append(Result.of(str(files[index]), recogniser.names, each, top, **known))
             bar.update(row, completed=len(results) + len(skipped))
     if not results:
         raise DataError(f"none of the {len(files)} images can be read; the first: {skipped[0].reason}")
@@ -232,6 +344,7 @@ def _write(
     out: Path | None,
     report: Path | None,
     labelled: list[tuple[Path, str]],
+    thumbnails: str,
 ) -> None:
     if out is not None:
         from cnaps.runtime.results import write_results
@@ -241,7 +354,8 @@ def _write(
         from cnaps.runtime.report import write_report
 
         many = f"{len(results):,} image{'s' if len(results) > 1 else ''}"
-        write_report(report, results, skipped, labelled, title=f"{many}, classified")
+        title = f"{many}, classified"
+        write_report(report, results, skipped, labelled, title=title, beside=thumbnails == "beside")
 
 
 def _finish(results: list[Result], skipped: list[Skipped], written: list[Path]) -> None:
@@ -253,6 +367,7 @@ def _finish(results: list[Result], skipped: list[Skipped], written: list[Path]) 
         shown = sorted(results, key=lambda result: result.probability)[:10]
         typer.echo(f"the least certain of {len(results)}:")
     _table(shown)
+    _accuracy(results)
     for item in skipped:
         _warn(f"{item.reason}: skipped")
     if written:
@@ -264,12 +379,24 @@ def _finish(results: list[Result], skipped: list[Skipped], written: list[Path]) 
 def _table(results: list[Result]) -> None:
     from cnaps.runtime.results import printable
 
-    rows = [(printable(result.path), result.label, result.probability) for result in results]
-    file_width = min(max(len(path) for path, _, _ in rows), 60)
-    label_width = min(max(len(label) for _, label, _ in rows), 30)
-    for path, label, probability in rows:
-        name = typer.style(f"{label:{label_width}}", fg=None if probability >= 0.5 else "yellow", bold=True)
-        typer.echo(f"{path:{file_width}}  {name}  {probability:7.1%}")
+    file_width = min(max(len(printable(result.path)) for result in results), 60)
+    label_width = min(max(len(result.label) for result in results), 30)
+    for result in results:
+        sure = result.probability >= 0.5 and not result.stranger
+        name = typer.style(f"{result.label:{label_width}}", fg=None if sure else "yellow", bold=True)
+        share = "      -" if result.stranger else f"{result.probability:7.1%}"
+        truth = typer.style(f"  but is {result.truth}", fg="red") if result.mistaken else ""
+        typer.echo(f"{printable(result.path):{file_width}}  {name}  {share}{truth}")
+
+
+def _accuracy(results: list[Result]) -> None:
+    """How many are right, where the truth is known."""
+    from cnaps.runtime.accuracy import Accuracy
+
+    known = Accuracy.of((result.truth, result.label) for result in results if result.truth is not None)
+    if known.total:
+        typer.echo(f"\n{known}")
+        typer.echo("\n".join(known.table()))
 
 
 def _warn(text: str) -> None:

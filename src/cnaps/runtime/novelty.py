@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 NONE = "none of these"  # the answer for such an image
-# By `python -m benchmarks.studio COLLECTIONS`: at most one in twenty images of the classes is taken for a stranger.
+# By `python -m benchmarks.studio COLLECTIONS`: at most one in twenty images of the classes is taken for none.
 STRANGE = 0.95  # the share of examples that fit their class better than a stranger does
 _ENOUGH = 4  # examples that have another one in their class
 
