@@ -16,7 +16,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(READY)
-	$(BIN)/python -m cnaps.demo
+	$(BIN)/cnaps demo out/demo
 
 test: $(READY)
 	CNAPS_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -m 'not slow' -n 2

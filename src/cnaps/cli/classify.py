@@ -59,6 +59,7 @@ def register(app: typer.Typer) -> None:
     app.command(epilog=_CODES)(classify)
     app.command(epilog=_FIT_CODES)(fit)
     app.command(epilog=_CODES)(predict)
+    app.command()(demo)
     app.command()(export)
     app.command()(models)
 
@@ -174,6 +175,15 @@ def predict(
     _write(results, skipped, out, report, [], thumbnails)
     _sort(results, sort_to, link)
     _finish(results, skipped, [path for path in (out, report, sort_to) if path is not None])
+
+
+def demo(
+    folder: Path = typer.Argument(Path("cnaps-demo"), help="Where to write images, reports and the task file."),
+) -> None:
+    """A tour on photographs and digits that come with the package: one minute, nothing is downloaded."""
+    from cnaps.demo import main
+
+    main(folder)
 
 
 def export(

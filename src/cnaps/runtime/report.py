@@ -166,15 +166,18 @@ def _accuracy(accuracy: Accuracy) -> str:
         return ""
     names = accuracy.names
     if len(names) <= _MATRIX:
-        heading = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
+        # columns by number: any number of long names stays readable
+        heading = "".join(
+            f'<th scope="col" title="{escape(name, quote=True)}">{number}</th>'
+            for number, name in enumerate(names, 1)
+        )
         rows = "".join(
-            f'<tr><th scope="row">{escape(truth)}</th>'
+            f'<tr><th scope="row"><span>{number}</span> {escape(truth)}</th>'
             + "".join(_cell(accuracy.counts[truth, name], truth == name) for name in names)
             + "</tr>"
-            for truth in names
-            if any(accuracy.counts[truth, name] for name in names)
+            for number, truth in enumerate(names, 1)
         )
-        corner = '<td class="zero">is / answer</td>'
+        corner = '<td class="zero">it is ... (rows), the answer was ... (columns)</td>'
         table = f'<div class="scroll"><table class="matrix"><tr>{corner}{heading}</tr>{rows}</table></div>'
     else:
         mistakes = "".join(
@@ -226,7 +229,7 @@ def _cards(shown: Sequence[Result], folder: Path, thumbnails: Thumbnails) -> str
             f"<li><span>{escape(label)}</span><b>{probability:.0%}</b>{_bar(probability, unsure)}</li>"
             for label, probability in result.ranking
         )
-        none = f'<p class="truth">{NONE}?</p>' if result.stranger else ""
+        none = f'<p class="answer">{NONE}</p>' if result.stranger else ""
         path = printable(result.path)
         marks = "".join(f" data-{name}" for name in ["wrong"] * result.mistaken + ["none"] * result.stranger)
         cards.append(
@@ -241,7 +244,7 @@ def _cards(shown: Sequence[Result], folder: Path, thumbnails: Thumbnails) -> str
 def _truth(result: Result) -> str:
     if result.truth is None:
         return ""
-    return f'<p class="truth">{"is " if result.mistaken else "right: "}{escape(result.truth)}</p>'
+    return f'<p class="truth">{f"it is {escape(result.truth)}" if result.mistaken else "right"}</p>'
 
 
 def _address(path: str, folder: Path) -> str:

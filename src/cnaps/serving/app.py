@@ -32,12 +32,18 @@ _STATIC = Path(__file__).parent.parent / "static"
 
 
 class Prediction(BaseModel):
-    """The answer for one image: its label with all probabilities, or the reason why it was refused."""
+    """The answer for one image: its label with all probabilities, or the reason why it was refused.
+
+    `novelty` is how unlike all classes it is, and `none_of_these` whether that is beyond the level of the task;
+    null where the task has none.
+    """
 
     name: str
     label: str | int | None = None
     probability: float | None = None
     probabilities: dict[str, float] | None = None
+    novelty: float | None = None
+    none_of_these: bool | None = None
     error: str | None = None
 
 
@@ -56,8 +62,10 @@ class Batcher:
         self._worker: asyncio.Task[None] | None = None
         self.batches = self.images = 0
 
-    async def __call__(self, recogniser: Recogniser, images: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Probabilities (C,) for each image, uint8 (S, S, 3)."""
+    async def __call__(
+        self, recogniser: Recogniser, images: Sequence[np.ndarray]
+    ) -> list[tuple[np.ndarray, float]]:
+        """Probabilities (C,) and novelty for each image, uint8 (S, S, 3)."""
         loop = asyncio.get_running_loop()
         self._worker = self._worker or loop.create_task(self._run())
         futures = [loop.create_future() for _ in images]
@@ -85,12 +93,13 @@ class Batcher:
                     if not future.done():  # the one who asked may have left
                         future.set_result(answer)
 
-    def _compute(self, recogniser: Recogniser, images: list[np.ndarray]) -> list[np.ndarray]:
+    def _compute(self, recogniser: Recogniser, images: list[np.ndarray]) -> list[tuple[np.ndarray, float]]:
         pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
-        probabilities = recogniser.probabilities(recogniser.features(pixels))
+        features = recogniser.features(pixels)
+        probabilities, novelty = recogniser.probabilities(features), recogniser.novelty(features)
         self.batches += 1
         self.images += len(images)
-        return list(probabilities)
+        return list(zip(probabilities, novelty.tolist(), strict=True))
 
     def close(self) -> None:
         """Stop."""
@@ -143,7 +152,7 @@ def add_prediction(
                 raise result
             else:
                 assert recogniser is not None
-                predictions.append(_prediction(name, recogniser.names, next(answers)))
+                predictions.append(_prediction(name, recogniser, *next(answers)))
         counts["seconds"] += time.perf_counter() - begun
         if all(p.error for p in predictions):
             raise HTTPException(422, [p.model_dump(include={"name", "error"}) for p in predictions])
@@ -249,9 +258,14 @@ async def _uploads(request: Request) -> list[tuple[str, bytes]]:
         return [(file.filename or "image", await file.read()) for file in files]
 
 
-def _prediction(name: str, names: list[Any], probabilities: np.ndarray) -> Prediction:
+def _prediction(name: str, recogniser: Recogniser, probabilities: np.ndarray, novelty: float) -> Prediction:
     best = int(probabilities.argmax())
-    every = {str(label): round(float(p), 6) for label, p in zip(names, probabilities, strict=True)}
+    every = {str(label): round(float(p), 6) for label, p in zip(recogniser.names, probabilities, strict=True)}
     return Prediction(
-        name=name, label=names[best], probability=round(float(probabilities[best]), 6), probabilities=every
+        name=name,
+        label=recogniser.names[best],
+        probability=round(float(probabilities[best]), 6),
+        probabilities=every,
+        novelty=round(novelty, 6),
+        none_of_these=None if recogniser.threshold is None else novelty > recogniser.threshold,
     )

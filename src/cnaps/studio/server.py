@@ -124,7 +124,7 @@ def _routes(project: Project, engine: Engine) -> APIRouter:
     @routes.get("/api/export/{kind}")
     def export(kind: str) -> Response:
         name = "".join(c if c.isascii() and c.isalnum() else "-" for c in project.name).strip("-") or "project"
-        endings = {"task": ".safetensors", "onnx": "-onnx.zip", "project": ".zip"}
+        endings = {"task": ".task", "onnx": "-onnx.zip", "project": ".zip"}
         known = engine.recogniser
         if kind not in endings:
             raise InputError(f"there is: {', '.join(endings)}")
