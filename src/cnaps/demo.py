@@ -24,7 +24,7 @@ SHOTS = 5
 DETAILS = {
     "pagoda": ("china.jpg", (70, 60, 350, 340)),
     "trees": ("china.jpg", (330, 285, 640, 427)),
-    "lake and sky": ("china.jpg", (335, 0, 560, 285)),
+    "lake and sky": ("china.jpg", (335, 110, 550, 285)),
     "dahlia": ("flower.jpg", (165, 80, 450, 365)),
     NONE: ("flower.jpg", (0, 40, 165, 427)),
 }
@@ -87,7 +87,7 @@ def _details(
         side = int(chance.uniform(0.55, 0.95) * min(right - left, bottom - top))
         x, y = int(chance.integers(left, right - side + 1)), int(chance.integers(top, bottom - side + 1))
         detail = picture.crop((x, y, x + side, y + side)).resize((256, 256), Image.Resampling.BICUBIC)
-        detail = ImageEnhance.Brightness(detail).enhance(chance.uniform(0.7, 1.25))
+        detail = ImageEnhance.Brightness(detail).enhance(chance.uniform(0.65, 1.1))
         detail = ImageEnhance.Color(detail).enhance(chance.uniform(0.6, 1.2))
         yield ImageOps.mirror(detail) if chance.random() < 0.5 else detail
 

@@ -49,9 +49,9 @@ class Lines:
         self._rows.append(_Row(description, total, completed, note))
         return len(self._rows) - 1
 
-    def advance(self, number: int) -> None:
-        """One more is done."""
-        self.update(number, advance=1)
+    def advance(self, number: int, advance: float = 1) -> None:
+        """So much more is done."""
+        self.update(number, advance=advance)
 
     def update(self, number: int, *, advance: float = 0, **changes: Any) -> None:
         """How far it is; said when the last time was a while ago, ever less often in the course of hours."""
