@@ -1,4 +1,4 @@
-"""Draws photographs.png beside it: what `cnaps demo` learns from details of two photographs, and what it then says.
+"""Draws photographs.png beside it: what `cnaps demo` learns from details of two photographs, and says.
 
 The photographs come with scikit-learn (CC BY 2.0): china.jpg by Daniel Büchele, flower.jpg by vultilion.
 """
