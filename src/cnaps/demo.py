@@ -69,7 +69,9 @@ def write_photographs(folder: Path) -> None:
     """Details of scikit-learn's two sample photographs in folders of classes: examples and images to classify."""
     found = load_sample_images()
     pictures = {Path(name).name: image for name, image in zip(found.filenames, found.images, strict=True)}
-    with atomic_folder(folder) as temporary:
+    if folder.is_dir():  # of an earlier tour
+        return
+    with atomic_folder(folder, ()) as temporary:
         for k, (label, (name, region)) in enumerate(DETAILS.items()):
             details = _details(Image.fromarray(pictures[name]), region, np.random.default_rng(k))
             for i in range(_CROPS if label == NONE else SHOTS + _CROPS):
@@ -96,7 +98,9 @@ def write_digits(folder: Path) -> None:
     """Scikit-learn's digits as folders of classes: five examples of each, and all others to classify."""
     digits = load_digits()
     chosen = np.random.default_rng(0)
-    with atomic_folder(folder) as temporary:
+    if folder.is_dir():  # of an earlier tour
+        return
+    with atomic_folder(folder, ()) as temporary:
         for digit in range(10):
             members = chosen.permutation(np.flatnonzero(digits.target == digit))
             for place, index in enumerate(members.tolist()):

@@ -128,7 +128,7 @@ def test_images_unlike_all_classes_are_none_of_these_everywhere(run, folders, tm
     assert {(row["label"], row["probability"]) for row in rows} == {(NONE, "")}
     assert all(float(row["novelty"]) > 0 and row["label_2"].startswith("digit") for row in rows)
     assert output.count(NONE) == len(rows)
-    assert (tmp_path / "r.html").read_text(encoding="utf-8").count("data-none") == len(rows)
+    assert (tmp_path / "r.html").read_text(encoding="utf-8").count('class="card" data-none') == len(rows)
     assert run("predict", task, images, "--none-above", 2, "--out", table)[0] == 0
     assert all(row["label"].startswith("digit") for row in rows_of(table))
     assert run("predict", task, images, "--none-of-these", "--out", more)[0] == 0

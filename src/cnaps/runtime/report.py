@@ -17,12 +17,12 @@ from urllib.parse import quote
 from PIL import Image
 
 from cnaps.errors import CnapsError, InputError
-from cnaps.files import atomic_folder, write_text
+from cnaps.files import atomic_folder, escaped, write_text
 from cnaps.images.decoding import load_image
 from cnaps.parallel import cpu_count
 from cnaps.runtime.accuracy import Accuracy
 from cnaps.runtime.novelty import NONE
-from cnaps.runtime.results import Result, Skipped, printable
+from cnaps.runtime.results import Result, Skipped
 
 SHOWN = 1_000  # images inside the page, which stays below 10 MB; with thumbnails beside it, PAGE
 PAGE = 20_000
@@ -59,7 +59,7 @@ class Thumbnails:
             source = f"{quote(self.name)}/{file}"
         tiny = ' class="tiny"' if kind == "png" else ""
         lazy = ' loading="lazy"' if self.folder else ""
-        name = escape(printable(Path(path).name), quote=True)
+        name = escape(escaped(Path(path).name), quote=True)
         return f'<img{tiny}{lazy} alt="{name}" src="{source}">'
 
 
@@ -92,7 +92,8 @@ def write_report(
     """
     if beside:
         folder = folder_beside(path)
-        with atomic_folder(folder) as temporary:
+        own = [item.name for item in folder.iterdir()] if folder.is_dir() else []
+        with atomic_folder(folder, own) as temporary:
             page = _page(path, results, skipped, examples, title, Thumbnails(temporary, folder.name), PAGE)
     else:
         page = _page(path, results, skipped, examples, title, Thumbnails(), SHOWN)
@@ -126,7 +127,7 @@ def _page(
     doubts += [("wrong", "wrong answers")] * bool(accuracy.mistakes())
     style, script = ((_STATIC / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
     return string.Template((_STATIC / "report.html").read_text(encoding="utf-8")).substitute(
-        title=escape(printable(title)),
+        title=escape(escaped(title)),
         style=style,
         script=script,
         summary=_summary(results, skipped, accuracy),
@@ -230,7 +231,7 @@ def _cards(shown: Sequence[Result], folder: Path, thumbnails: Thumbnails) -> str
             for label, probability in result.ranking
         )
         none = f'<p class="answer">{NONE}</p>' if result.stranger else ""
-        path = printable(result.path)
+        path = escaped(result.path)
         marks = "".join(f" data-{name}" for name in ["wrong"] * result.mistaken + ["none"] * result.stranger)
         cards.append(
             f'<li class="card"{marks} data-label="{escape(result.label, quote=True)}" '
@@ -277,5 +278,5 @@ def _sheet(examples: Sequence[tuple[Path, str]], thumbnails: Thumbnails) -> str:
 def _skipped(skipped: Sequence[Skipped]) -> str:
     if not skipped:
         return ""
-    rows = "".join(f"<li>{escape(printable(item.reason))}</li>" for item in skipped[:SHOWN])
+    rows = "".join(f"<li>{escape(escaped(item.reason))}</li>" for item in skipped[:SHOWN])
     return f'<h2>Could not be read</h2><ul class="skipped">{rows}</ul>'

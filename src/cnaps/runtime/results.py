@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cnaps.errors import InputError
-from cnaps.files import write_json, write_text
+from cnaps.files import escaped, spreadsheet_cell, write_json, write_text
 from cnaps.runtime.novelty import NONE
 
 
@@ -65,23 +63,6 @@ class Skipped:
 FORMATS = (".csv", ".json")
 
 
-def check_output(path: Path | None, suffixes: Sequence[str] = ()) -> None:
-    """Say before any work is done that a file cannot be written there."""
-    if path is None:
-        return
-    if suffixes and path.suffix.lower() not in suffixes:
-        raise InputError(f"{path} must end in {' or '.join(suffixes)}")
-    if path.is_dir():
-        raise InputError(f"cannot write {path}: it is a folder")
-    above = path.absolute().parent
-    while not above.exists():
-        above = above.parent
-    if not above.is_dir():
-        raise InputError(f"cannot write {path}: {above} is no folder")
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise InputError(f"cannot write {path}: {above} is read-only for you")
-
-
 def write_results(path: Path, results: Sequence[Result], skipped: Sequence[Skipped]) -> None:
     """Write a CSV (path, label, probability, then the runners-up) or a JSON file, whole or not at all."""
     if path.suffix.lower() == ".json":
@@ -89,7 +70,7 @@ def write_results(path: Path, results: Sequence[Result], skipped: Sequence[Skipp
             "format": "cnaps-results",
             "version": 1,
             "results": [_record(result) for result in results],
-            "skipped": [{"path": printable(item.path), "reason": printable(item.reason)} for item in skipped],
+            "skipped": [{"path": escaped(item.path), "reason": escaped(item.reason)} for item in skipped],
         })  # fmt: skip
     else:
         write_text(path, results_csv(results))
@@ -110,20 +91,16 @@ def results_csv(results: Sequence[Result]) -> str:
         cells = [cell for label, p in result.answers for cell in (label, "" if p is None else f"{p:.6f}")]
         cells += [""] * (2 * places - len(cells))
         cells += ["" if result.novelty is None else f"{result.novelty:.6f}"] * novelty
-        writer.writerow([printable(result.path), *cells, *[result.truth or ""] * truth])
+        row = [escaped(result.path), *cells, *[result.truth or ""] * truth]
+        writer.writerow(map(spreadsheet_cell, row))
     return text.getvalue()
 
 
 def _record(result: Result) -> dict[str, Any]:
     answers = [{"label": label, "probability": None if p is None else round(p, 6)} for label, p in result.answers]
-    known: dict[str, Any] = {"path": printable(result.path), **answers[0], "runners_up": answers[1:]}
+    known: dict[str, Any] = {"path": escaped(result.path), **answers[0], "runners_up": answers[1:]}
     if result.novelty is not None:
         known["novelty"] = round(result.novelty, 6)
     if result.truth is not None:
         known["true_label"] = result.truth
     return known
-
-
-def printable(text: str) -> str:
-    """File names are bytes, and some are no UTF-8: those bytes become question marks."""
-    return text.encode("utf-8", "replace").decode("utf-8")
