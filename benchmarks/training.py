@@ -25,9 +25,9 @@ from torch.nn import functional as F
 
 from benchmarks.episodes import photographs
 from cnaps.episodes import load_task
+from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.backbones.base import pool
 from cnaps.nn.model import CNAPs
-from cnaps.nn.statistics import ClassStatistics
 from cnaps.parallel import cpu_count
 from cnaps.training.config import TrainConfig
 from cnaps.training.distributed import World

@@ -121,16 +121,12 @@ def _linear_probe(examples: Path, images: Path) -> float:
 def _frozen_features(paths: list[Path]) -> np.ndarray:
     """Features (n, d) of unit length of the default model's backbone, which has seen no example."""
     from cnaps.images.inputs import stream
-    from cnaps.nn.checkpoints import DEFAULT_MODEL
-    from cnaps.runtime.recogniser import open_model
+    from cnaps.runtime.engine import open_engine
+    from cnaps.weights import DEFAULT_MODEL
 
-    network, _ = open_model(DEFAULT_MODEL)
-    found = [
-        network.backbone(network.preprocess(pixels)).detach().numpy()
-        for _, pixels in stream(paths, network.image_size)
-    ]
-    features = np.concatenate(found)
-    return features / np.linalg.norm(features, axis=1, keepdims=True)
+    engine = open_engine(DEFAULT_MODEL)
+    network = engine.frozen()
+    return np.concatenate([network(pixels) for _, pixels in stream(paths, engine.image_size)])
 
 
 def _run(*words: object) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cnaps.runtime.engine import open_engine
 from cnaps.runtime.novelty import none_level
-from cnaps.runtime.recogniser import Examples, Recogniser
+from cnaps.runtime.task import Examples, FittedTask
+from cnaps.runtime.taskfile import read_task, write_task
 
 
 @pytest.fixture(scope="module")
 def learned(small, context):
-    examples = Examples.read(*context, small.image_size)
-    return Recogniser.learn(small, examples), examples
+    return FittedTask.learn(open_engine(small), Examples.read(*context, small.image_size))
 
 
 def test_the_level_is_the_novelty_of_examples_left_out_of_their_class():
@@ -31,16 +32,11 @@ def test_with_too_few_examples_there_is_no_level():
     assert none_level(np.eye(3), np.array([0, 0, 1])) is None
 
 
-def test_statistics_that_hold_every_example_give_the_same_level_as_the_images(default, context):
-    known = default.recogniser_
-    assert known.threshold is not None
-    again = Recogniser(known.adapted, known.names, known.image_size)
-    examples = Examples.read(*context, known.image_size)
-    assert again.find_threshold(examples) == pytest.approx(known.threshold, abs=1e-4)
-
-
-def test_the_level_goes_with_the_task_file(learned, tmp_path, small):
-    recogniser, examples = learned
-    assert 0 < recogniser.find_threshold(examples) < 2
-    recogniser.save(tmp_path / "digits.task")
-    assert Recogniser.load(tmp_path / "digits.task", small).threshold == recogniser.threshold
+def test_the_level_is_learned_with_the_task_and_mirror_images_do_not_count(small, learned, context):
+    examples = Examples.read(*context, small.image_size)
+    labels = np.array([learned.names.index(name) for name in examples.names])
+    again = learned.none_level(learned.features(examples.pixels), labels)
+    assert learned.threshold == pytest.approx(again, abs=1e-4)
+    flipped = FittedTask.learn(open_engine(small), examples, flip=True)
+    level = flipped.none_level(flipped.features(examples.pixels), labels)
+    assert flipped.threshold == pytest.approx(level, abs=1e-4)

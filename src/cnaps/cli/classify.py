@@ -12,8 +12,8 @@ import typer
 from cnaps.cli.common import FORCE, SOME_SKIPPED, echo, warn
 
 if TYPE_CHECKING:
-    from cnaps.runtime.recogniser import Recogniser
     from cnaps.runtime.results import Result, Skipped
+    from cnaps.runtime.task import FittedTask
 
 _CODES = (
     "Exit codes: 0 every image was classified; 2 nothing was done, the message says why; "
@@ -94,16 +94,19 @@ def classify(
     inputs = read_by([examples, *files, *_paths(labelled)], [*images, model])
     _check_outputs(out, report, save, inputs, force)
     _check_options(report, thumbnails, sort_to, link, [examples, *map(Path, images)])
-    none_of_these |= none_above is not None
-    recogniser = _learn(labelled, model, flip, device, level=none_of_these or save is not None)
-    level = _none_level(recogniser, none_above) if none_of_these else None
-    results, skipped = _classify_files(recogniser, files, top, level)
-    results = _with_truth(results, images, files, recogniser)
+    fitted, left_out = _learn(labelled, model, flip, device)
+    level = _none_level(fitted, none_of_these, none_above)
+    results, skipped = _classify_files(fitted, files, top, level)
+    results = _with_truth(results, images, files, fitted)
     if save is not None:
-        recogniser.save(save)
+        from cnaps.runtime.taskfile import write_task
+
+        write_task(save, fitted)
     _write(results, skipped, out, report, labelled, thumbnails)
     _sort(results, sort_to, link)
     _finish(results, skipped, [path for path in (out, report, save, sort_to) if path is not None])
+    if left_out:
+        raise typer.Exit(SOME_SKIPPED)
 
 
 def fit(
@@ -119,12 +122,15 @@ def fit(
 
     labelled = find_examples(examples)
     _check_outputs(None, None, task, read_by([examples, *_paths(labelled)], [model]), force)
-    recogniser = _learn(labelled, model, flip, device, level=True)
-    recogniser.save(task)
+    fitted, left_out = _learn(labelled, model, flip, device)
+    from cnaps.runtime.taskfile import write_task
+
+    write_task(task, fitted)
     echo(
-        f"wrote {task}: {len(recogniser.names)} classes from {recogniser.adapted.seen} images, "
-        f"{task.stat().st_size / 1000:.0f} KB"
+        f"wrote {task}: {len(fitted.names)} classes from {fitted.seen} images, {task.stat().st_size / 1000:.0f} KB"
     )
+    if left_out:
+        raise typer.Exit(SOME_SKIPPED)
 
 
 def predict(
@@ -154,13 +160,12 @@ def predict(
     from cnaps.errors import InputError
     from cnaps.files import check_output
     from cnaps.images.finding import find_images
-    from cnaps.runtime.recogniser import Recogniser
+    from cnaps.runtime.taskfile import read_task
 
     if engine not in ("here", "ray"):
         raise InputError(f"there is no engine {engine!r}: here or ray")
-    none_of_these |= none_above is not None
     _check_options(report, thumbnails, sort_to, link, [Path(image) for image in images])
-    if engine == "ray" and (none_of_these or sort_to):
+    if engine == "ray" and (none_of_these or none_above is not None or sort_to):
         raise InputError("--none-of-these and --sort-into work without --engine ray")
     if engine == "ray":
         from cnaps.serving.bulk import predict_on_ray, write_parts
@@ -177,10 +182,10 @@ def predict(
     else:
         files = find_images(images)
         _check_outputs(out, report, None, read_by(files, [*images, task, model]), force)
-        recogniser = Recogniser.load(task, model)
-        level = _none_level(recogniser, none_above) if none_of_these else None
-        results, skipped = _classify_files(recogniser, files, top, level)
-        results = _with_truth(results, images, files, recogniser)
+        fitted = read_task(task, model)
+        level = _none_level(fitted, none_of_these, none_above)
+        results, skipped = _classify_files(fitted, files, top, level)
+        results = _with_truth(results, images, files, fitted)
     _write(results, skipped, out, report, [], thumbnails)
     _sort(results, sort_to, link)
     _finish(results, skipped, [path for path in (out, report, sort_to) if path is not None])
@@ -203,29 +208,31 @@ def export(
 ) -> None:
     """Turn a task into an ONNX file that needs nothing of this package."""
     from cnaps.files import check_output
-    from cnaps.runtime.recogniser import Recogniser
+    from cnaps.runtime.taskfile import read_task
 
     check_output(onnx, (".onnx",), inputs=read_by([], [task, model]), force=force)
-    recogniser = Recogniser.load(task, model)
-    recogniser.export_onnx(onnx)
-    size = recogniser.image_size
+    fitted = read_task(task, model)
+    from cnaps.runtime.export import export_onnx
+
+    export_onnx(fitted, onnx)
+    size = fitted.image_size
     echo(
-        f"wrote {onnx}: uint8 RGB images (batch, 3, {size}, {size}) to probabilities of {len(recogniser.names)} "
+        f"wrote {onnx}: uint8 RGB images (batch, 3, {size}, {size}) to probabilities of {len(fitted.names)} "
         f"classes, {onnx.stat().st_size / 1e6:.1f} MB"
     )
 
 
 def models() -> None:
     """List the models that come with the package."""
-    from cnaps.nn.checkpoints import DEFAULT_MODEL, list_models, load_model
+    from cnaps.runtime.bundle import read_bundle
+    from cnaps.weights import DEFAULT_MODEL, INSTALLED, list_models
 
     for name in list_models():
-        model = load_model(name)
+        model = read_bundle(INSTALLED / name)
         default = " (default)" if name == DEFAULT_MODEL else ""
-        numbers = sum(value.numel() for value in model.state_dict().values())
         echo(
-            f"{name}{default}: {model.config.backbone}, {model.config.adaptation}, head {model.config.head}, "
-            f"images of {model.image_size} pixels, {numbers / 1e6:.1f} million numbers"
+            f"{name}{default}: {model.settings['backbone']}, {model.settings['adaptation']}, "
+            f"head {model.settings['head']}, images of {model.image_size} pixels"
         )
 
 
@@ -274,19 +281,20 @@ def _check_options(
         check_sorted(sort_to, inputs)
 
 
-def _none_level(recogniser: Recogniser, given: float | None) -> float:
+def _none_level(fitted: FittedTask, wanted: bool, given: float | None) -> float | None:
     from cnaps.errors import InputError
 
-    level = recogniser.threshold if given is None else given
-    if level is None:
+    if given is not None or not wanted:
+        return given
+    if fitted.threshold is None:
         raise InputError(
             "--none-of-these needs classes with two examples or more, four such examples at least: add some, "
             "or give the level yourself, such as --none-above 0.3"
         )
-    return level
+    return fitted.threshold
 
 
-def _with_truth(results: list[Result], sources: list[str], files: list[Path], known: Recogniser) -> list[Result]:
+def _with_truth(results: list[Result], sources: list[str], files: list[Path], known: FittedTask) -> list[Result]:
     """With the true class of each image that has one."""
     from dataclasses import replace
 
@@ -304,17 +312,16 @@ def _sort(results: list[Result], folder: Path | None, link: bool) -> None:
         sort_into(folder, results, link=link)
 
 
-def _learn(
-    labelled: list[tuple[Path, str]], model: str | None, flip: bool, device: str, *, level: bool = False
-) -> Recogniser:
-    """What the examples teach; with `level`, also from where on an image is none of the classes."""
+def _learn(labelled: list[tuple[Path, str]], model: str | None, flip: bool, device: str) -> tuple[FittedTask, int]:
+    """What was learned, and how many examples could not be read."""
     from cnaps.errors import CnapsError, DataError
-    from cnaps.nn.checkpoints import DEFAULT_MODEL
-    from cnaps.runtime.recogniser import Examples, Recogniser, check_enough, open_model
+    from cnaps.runtime.engine import open_engine
+    from cnaps.runtime.task import Examples, FittedTask, check_enough
+    from cnaps.weights import DEFAULT_MODEL
 
     labels = [label for _, label in labelled]
     check_enough(labels)
-    network, source = open_model(model or DEFAULT_MODEL, device)
+    engine = open_engine(model or DEFAULT_MODEL, device)
     broken: set[int] = set()
 
     def on_error(index: int, error: CnapsError) -> None:
@@ -322,20 +329,17 @@ def _learn(
         warn(f"{error}: this example is left out")
 
     files = [path for path, _ in labelled]
-    examples = Examples.read(files, labels, network.image_size, on_error)
+    examples = Examples.read(files, labels, engine.image_size, on_error)
     lost = sorted(set(labels) - set(map(str, examples.names)))
     if lost:
         raise DataError(f"no image of the class {lost[0]!r} can be read: add some, or remove the class")
     for concern in examples.concerns([str(path) for i, path in enumerate(files) if i not in broken]):
         warn(concern)
-    recogniser = Recogniser.learn(network, examples, flip=flip, source=source)
-    if level:
-        recogniser.find_threshold(examples)
-    return recogniser
+    return FittedTask.learn(engine, examples, flip=flip), len(broken)
 
 
 def _classify_files(
-    recogniser: Recogniser, files: list[Path], top: int, level: float | None = None
+    fitted: FittedTask, files: list[Path], top: int, level: float | None = None
 ) -> tuple[list[Result], list[Skipped]]:
     """The answers; beyond `level` of novelty it is "none of these"."""
     from cnaps.errors import CnapsError, DataError
@@ -350,12 +354,12 @@ def _classify_files(
 
     with progress_bar() as bar:
         row = bar.add_task("classifying", total=len(files), note="")
-        for where, features, probabilities in recogniser.embed(files, on_error):
-            novelty = [None] * len(where) if level is None else recogniser.novelty(features).tolist()
+        for where, features, probabilities in fitted.embed(files, on_error):
+            novelty = [None] * len(where) if level is None else fitted.novelty(features).tolist()
             for index, each, new in zip(where, probabilities, novelty, strict=True):
                 strange = new is not None and level is not None and new > level
                 known = {"novelty": new, "stranger": strange}
-                results.append(Result.of(str(files[index]), recogniser.names, each, top, **known))
+                results.append(Result.of(str(files[index]), fitted.names, each, top, **known))
             bar.update(row, completed=len(results) + len(skipped))
     if not results:
         raise DataError(f"none of the {len(files)} images can be read; the first: {skipped[0].reason}")

@@ -37,7 +37,7 @@ def studio(
     browser: bool = typer.Option(True, "--browser/--no-browser", help="Open the page."),
 ) -> None:
     """Teach a classifier in the browser: everything stays on this machine."""
-    from cnaps.nn.checkpoints import DEFAULT_MODEL
+    from cnaps.weights import DEFAULT_MODEL
 
     _uvicorn()
     from cnaps.studio.folders import import_folder, project_for

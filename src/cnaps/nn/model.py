@@ -14,8 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from cnaps.errors import InputError
+from cnaps.maths.arrays import members_of
+from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.adaptation import FilmAdaptation
-from cnaps.nn.adapted import Adapted, default_chunk, running_mean
+from cnaps.nn.adapted import Adapted, AdaptedNetwork, default_chunk, running_mean
 from cnaps.nn.backbones import Backbone, create_backbone
 from cnaps.nn.checks import check_images, check_labels
 from cnaps.nn.context import Context
@@ -23,7 +25,6 @@ from cnaps.nn.encoders import SetEncoder
 from cnaps.nn.film import Film, SiteFilm, bind, bind_folded, fold, unite
 from cnaps.nn.heads import Head, create_head
 from cnaps.nn.shared import SharedTerms
-from cnaps.nn.statistics import ClassStatistics
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -203,11 +204,12 @@ class CNAPs(nn.Module):
         modules = [self._stem()]
         context.run(modules[0])
         film: list[tuple[SiteFilm, ...]] = []
+        members = members_of(index, len(classes), images)
         features = []
         for stage in range(stages):
             if self.adaptation is not None:
                 pooled = context.readout(stage) if self.adaptation.autoregressive else None
-                film.append(self.adaptation.stage_film(stage, embedding.to(images.dtype), pooled, index))
+                film.append(self.adaptation.stage_film(stage, embedding.to(images.dtype), pooled, members))
             modules.append(self._stage(stage, film[stage] if film else None))
             context.run(modules[-1])
             if self.config.features == "all" or stage == stages - 1:
@@ -215,11 +217,18 @@ class CNAPs(nn.Module):
         embedded = self.head.embed(torch.cat(features, 1))
         statistics = ClassStatistics.of(embedded, index, len(classes), scatter=self.head.needs_scatter)
         adapted = Adapted(self, Film(tuple(film)), classes, statistics, embedding, len(images) + earlier_images)
-        if torch.is_grad_enabled():
-            adapted.context_features = embedded
-        else:
+        adapted.context_features = embedded
+        if not torch.is_grad_enabled():
             adapted.keep(modules)
         return adapted
+
+    def network(self, film: Film, *, fuse: bool = True) -> AdaptedNetwork:
+        """Images to embedded features with a task's FiLM; folded where no gradients are wanted."""
+        stages = [
+            self._stage(i, film.stages[i] if film.stages else None, fuse=fuse)
+            for i in range(len(self.backbone.stages))
+        ]
+        return AdaptedNetwork(self._stem(fuse=fuse), stages, self.head, self.config.features == "all")
 
     def _task_embedding(self, images: Tensor, chunk_size: int | None, recompute: bool = False) -> Tensor:
         if self.set_encoder is None:

@@ -8,17 +8,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 
 from cnaps.errors import CnapsError, InputError
 from cnaps.images.finding import find_images
 from cnaps.images.inputs import Images
-from cnaps.nn.checkpoints import DEFAULT_MODEL
-from cnaps.runtime.recogniser import Examples, ModelSource, Name, Recogniser, check_enough, open_model
-from cnaps.runtime.review import Judgement, judge, leave_one_out
+from cnaps.runtime.engine import open_engine
+from cnaps.runtime.export import export_onnx
+from cnaps.runtime.review import Judgement, judge
 from cnaps.runtime.suggest import Suggestion, suggest
+from cnaps.runtime.task import Examples, FittedTask, Name, check_enough
+from cnaps.runtime.taskfile import read_task, write_task
+from cnaps.weights import DEFAULT_MODEL
 
 
 class FewShotClassifier(ClassifierMixin, BaseEstimator):
@@ -34,7 +36,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     flip:
         Learn from the mirror image of each example too: sensible where left and right do not matter.
     updates:
-        How `partial_fit` treats what was learned: `fixed` or `paper`; see `Adapted.update`.
+        How `partial_fit` treats what was learned: `freeze` FiLM or `recompute` it; see `FittedTask.update`.
     device:
         `auto`, `cpu`, `cuda`, ...; a `CNAPs` given as `model` stays where it is.
     skip_unreadable:
@@ -53,10 +55,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def __init__(
         self,
-        model: ModelSource = DEFAULT_MODEL,
+        model: Any = DEFAULT_MODEL,
         *,
         flip: bool = False,
-        updates: str = "fixed",
+        updates: str = "freeze",
         device: str = "auto",
         skip_unreadable: bool = False,
     ) -> None:
@@ -68,10 +70,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Images, y: Sequence[Any]) -> FewShotClassifier:
         """Learn from examples, and forget everything learned before."""
-        network, source = open_model(self.model, self.device)
-        examples = self._examples(X, y, network.image_size)
+        engine = open_engine(self.model, self.device)
+        examples = self._examples(X, y, engine.image_size)
         check_enough(examples.names)
-        self.recogniser_ = Recogniser.learn(network, examples, flip=self.flip, source=source)
+        self.task_ = FittedTask.learn(engine, examples, flip=self.flip)
         self.examples_ = [examples]  # for `review`
         return self
 
@@ -80,20 +82,20 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
         A first call may hold one class only; predictions are possible as soon as there are two.
         """
-        if not hasattr(self, "recogniser_"):
-            network, source = open_model(self.model, self.device)
-            examples = self._examples(X, y, network.image_size)
-            self.recogniser_ = Recogniser.learn(network, examples, flip=self.flip, source=source)
+        if not hasattr(self, "task_"):
+            engine = open_engine(self.model, self.device)
+            examples = self._examples(X, y, engine.image_size)
+            self.task_ = FittedTask.learn(engine, examples, flip=self.flip)
         else:
-            examples = self._examples(X, y, self.recogniser_.image_size)
-            self.recogniser_ = self.recogniser_.update(examples, mode=self.updates, flip=self.flip)
+            examples = self._examples(X, y, self.task_.image_size)
+            self.task_ = self.task_.update(examples, mode=self.updates, flip=self.flip)
         self.examples_ = [*getattr(self, "examples_", []), examples]
         return self
 
     def forget(self, classes: Sequence[Name]) -> FewShotClassifier:
         """Remove classes."""
-        self.recogniser_ = self._fitted().forget(np.asarray(classes).tolist())
-        self.examples_ = [some.of(self.recogniser_.names) for some in self.examples_]
+        self.task_ = self._fitted().forget(np.asarray(classes).tolist())
+        self.examples_ = [some.of(self.task_.names) for some in self.examples_]
         return self
 
     @property
@@ -126,15 +128,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     def novelty_threshold_(self) -> float | None:
         """The novelty beyond which an image is none of the classes: one in twenty examples is as unlike its own.
 
-        None where it is not known: with too few examples, or after learning on from a task file.
+        None where it is not known: with too few examples, or after learning on.
         """
-        recogniser = self._fitted()
-        if recogniser.threshold is None and self.examples_:
-            names = [name for some in self.examples_ for name in some.names]
-            pixels = torch.cat([some.pixels for some in self.examples_])
-            if set(names) == set(recogniser.names):
-                recogniser.find_threshold(Examples(pixels, names))
-        return recogniser.threshold
+        return self._fitted().threshold
 
     def suggest(
         self, pool: Images | str | os.PathLike[str], n: int = 20, strategy: str = "diverse", *, seed: int = 0
@@ -155,34 +151,30 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         Each is judged as if it had been left out, in closed form; FiLM stays as all examples made it. Needs the
         examples, which live as long as this object: a task file does not hold them.
         """
-        recogniser = self._fitted()
+        task = self._fitted()
         if not self.examples_:
             raise InputError("there are no examples to review: a task file does not hold them; fit again")
         given = [name for some in self.examples_ for name in some.names]
         check_enough(given)
         names, labels = np.unique(given, return_inverse=True)
-        features = recogniser.features(torch.cat([some.pixels for some in self.examples_]))
-        head, places = recogniser.adapted.model.head, torch.from_numpy(labels)
-        fit = leave_one_out(head, features, places, recogniser.temperature)
-        return judge(fit, labels, names.tolist())
+        features = task.features(np.concatenate([some.pixels for some in self.examples_]))
+        return judge(task.left_out(features, labels), labels, names.tolist())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a task file: what was learned, without the examples, bound to the model by its fingerprint."""
-        _ = self.novelty_threshold_  # known from now on, and written too
-        self._fitted().save(path)
+        write_task(path, self._fitted())
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], model: ModelSource | None = None) -> FewShotClassifier:
+    def load(cls, path: str | os.PathLike[str], model: Any = None) -> FewShotClassifier:
         """Read a task file; `model` is needed where the task's model does not come with the package."""
-        recogniser = Recogniser.load(path, model)
-        classifier = cls(model if model is not None else recogniser.source)
-        classifier.recogniser_, classifier.examples_ = recogniser, []
+        task = read_task(path, model)
+        classifier = cls(model if model is not None else task.engine.name)
+        classifier.task_, classifier.examples_ = task, []
         return classifier
 
     def export_onnx(self, path: str | os.PathLike[str]) -> None:
-        """Write an ONNX file that needs nothing of this package; see `Recogniser.export_onnx` for its use."""
-        _ = self.novelty_threshold_
-        self._fitted().export_onnx(path)
+        """Write an ONNX file that needs nothing of this package; see `cnaps.runtime.export` for its use."""
+        export_onnx(self._fitted(), path)
 
     def _examples(self, images: Images, labels: Sequence[Any], size: int) -> Examples:
         examples = Examples.read(images, labels, size, self._skip if self.skip_unreadable else None)
@@ -216,10 +208,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     def _skip(self, index: int, error: CnapsError) -> None:
         warnings.warn(f"image {index} is left out: {error}", stacklevel=4)
 
-    def _fitted(self) -> Recogniser:
-        if not hasattr(self, "recogniser_"):
+    def _fitted(self) -> FittedTask:
+        if not hasattr(self, "task_"):
             raise NotFittedError("this FewShotClassifier has learned nothing yet: call fit(images, labels) first")
-        return self.recogniser_
+        return self.task_
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -13,7 +13,7 @@ _ENOUGH = 4  # examples that have another one in their class
 def none_level(
     features: np.ndarray, labels: np.ndarray, emphasis: np.ndarray | float = 1.0, share: float = STRANGE
 ) -> float | None:
-    """The novelty (see `Recogniser.novelty`) beyond which an image looks like none of the classes.
+    """The novelty (see `FittedTask.novelty`) beyond which an image looks like none of the classes.
 
     That of the examples that fit their class worst, each seen against the others of its class (leave-one-out);
     None where too few examples have another one beside them.

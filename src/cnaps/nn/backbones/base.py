@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from cnaps.errors import InputError
 from cnaps.nn.film import Unit, foldable_units, norm_at, unite
+from cnaps.weights import package_weights
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,19 @@ class Normalisation:
         std = torch.tensor(self.std, device=pixels.device).view(1, -1, 1, 1)
         images = pixels.to(torch.float32, memory_format=torch.channels_last)
         return images.sub(mean).div_(std)
+
+
+@dataclass(frozen=True)
+class PackageWeights:
+    """Weights that an installed package carries: its name, and the names of tensors in it by ours."""
+
+    package: str
+    keys: Mapping[str, str]
+
+    def __call__(self) -> dict[str, Tensor]:
+        """The tensors by our names."""
+        held = package_weights(self.package)
+        return {ours: torch.tensor(held[theirs]) for ours, theirs in self.keys.items()}
 
 
 class Backbone(nn.Module):
@@ -54,7 +68,8 @@ class Backbone(nn.Module):
         sites: Sequence[Sequence[str]] | None = None,
         normalisation: Normalisation | None = None,
         min_image_size: int = 32,
-        pretrained: Callable[[], dict[str, Tensor]] | None = None,
+        size_step: int = 1,
+        pretrained: PackageWeights | None = None,
     ) -> None:
         super().__init__()
         self.name = ""  # set by the registry
@@ -62,6 +77,7 @@ class Backbone(nn.Module):
         self.stages = nn.ModuleList(stages)
         self.image_size = image_size
         self.min_image_size = min_image_size
+        self.size_step = size_step  # a graph drawn at one size holds for others in such steps; 0: for none
         self.normalisation = normalisation or Normalisation()
         self.sites = [list(s) for s in sites] if sites is not None else [_norms(s) for s in self.stages]
         self.pretrained = pretrained  # weights that come with an installed package, if there are any

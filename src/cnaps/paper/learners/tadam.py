@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.adaptation import FilmAdaptation
 from cnaps.nn.adapted import Adapted, default_chunk
 from cnaps.nn.backbones import Backbone
 from cnaps.nn.context import Context
 from cnaps.nn.film import Film, SiteFilm
 from cnaps.nn.model import CNAPs, ModelConfig
-from cnaps.nn.statistics import ClassStatistics
 from cnaps.paper.learners.base import class_means
 
 BUCKETS = 2048  # classes of the auxiliary task
