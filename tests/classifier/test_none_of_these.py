@@ -40,3 +40,9 @@ def test_the_level_is_learned_with_the_task_and_mirror_images_do_not_count(small
     flipped = FittedTask.learn(open_engine(small), examples, flip=True)
     level = flipped.none_level(flipped.features(examples.pixels), labels)
     assert flipped.threshold == pytest.approx(level, abs=1e-4)
+
+
+def test_the_level_goes_with_the_task_file(learned, tmp_path, small):
+    assert 0 < learned.threshold < 2
+    write_task(tmp_path / "digits.task", learned)
+    assert read_task(tmp_path / "digits.task", small).threshold == learned.threshold
