@@ -85,18 +85,20 @@ def write_report(
     *,
     title: str,
     beside: bool = False,
+    links: bool = True,
 ) -> None:
     """Write the page: what was found, the least certain first, the examples it was learned from.
 
-    With `beside` thumbnails go into a folder next to the page, and the page shows any number of images.
+    With `beside` thumbnails go into a folder next to the page, and the page shows any number of images. Without
+    `links` the files are named and not linked to.
     """
     if beside:
         folder = folder_beside(path)
         own = [item.name for item in folder.iterdir()] if folder.is_dir() else []
         with atomic_folder(folder, own) as temporary:
-            page = _page(path, results, skipped, examples, title, Thumbnails(temporary, folder.name), PAGE)
+            page = _page(path, results, skipped, examples, title, Thumbnails(temporary, folder.name), PAGE, links)
     else:
-        page = _page(path, results, skipped, examples, title, Thumbnails(), SHOWN)
+        page = _page(path, results, skipped, examples, title, Thumbnails(), SHOWN, links)
     write_text(path, page)
 
 
@@ -120,6 +122,7 @@ def _page(
     title: str,
     thumbnails: Thumbnails,
     limit: int,
+    links: bool,
 ) -> str:
     ordered = sorted(results, key=lambda result: result.probability)
     accuracy = Accuracy.of((result.truth, result.label) for result in results if result.truth is not None)
@@ -137,7 +140,7 @@ def _page(
         doubts=_options(doubts),
         orders=_options([("wrong", "wrong answers first")] * bool(accuracy.mistakes())),
         note=_note(min(limit, len(ordered)), len(ordered)),
-        cards=_cards(ordered[:limit], path.absolute().parent, thumbnails),
+        cards=_cards(ordered[:limit], path.absolute().parent if links else None, thumbnails),
         sheet=_sheet(examples, thumbnails),
         skipped=_skipped(skipped),
     )
@@ -222,7 +225,7 @@ def _note(shown: int, total: int) -> str:
     )
 
 
-def _cards(shown: Sequence[Result], folder: Path, thumbnails: Thumbnails) -> str:
+def _cards(shown: Sequence[Result], folder: Path | None, thumbnails: Thumbnails) -> str:
     cards = []
     for result, image in zip(shown, thumbnails(result.path for result in shown), strict=True):
         unsure = "unsure" if result.probability < UNSURE or result.stranger else ""
@@ -232,12 +235,14 @@ def _cards(shown: Sequence[Result], folder: Path, thumbnails: Thumbnails) -> str
         )
         none = f'<p class="answer">{NONE}</p>' if result.stranger else ""
         path = escaped(result.path)
+        name = escape(Path(path).name)
+        link = f'<a href="{_address(result.path, folder)}">{name}</a>' if folder else name
         marks = "".join(f" data-{name}" for name in ["wrong"] * result.mistaken + ["none"] * result.stranger)
         cards.append(
             f'<li class="card"{marks} data-label="{escape(result.label, quote=True)}" '
             f'data-p="{result.probability:.4f}" data-file="{escape(path, quote=True)}">'
             f'{image}<div>{none}<ol>{rows}</ol>{_truth(result)}<p class="file" title="{escape(path, quote=True)}">'
-            f'<a href="{_address(result.path, folder)}">{escape(Path(path).name)}</a></p></div></li>'
+            f"{link}</p></div></li>"
         )
     return "".join(cards)
 
