@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-slow torture package-test oldest lint format bench docs collections default-model evaluate comparison joint results clean
+.PHONY: setup wheel demo test test-slow torture package-test oldest lint format bench docs collections default-model evaluate comparison joint results clean
 
 setup: $(READY)
 
@@ -15,8 +15,13 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
+# One file that installs anywhere: pipx install "dist/cnaps-....whl[serve,export]"
+wheel: $(READY)
+	$(BIN)/python -m build --wheel --outdir dist .
+	@echo "install it: pipx install \"./$$(ls dist/*.whl | tail -1)[serve,export]\""
+
 demo: $(READY)
-	$(BIN)/python -m cnaps.demo
+	$(BIN)/cnaps demo out/demo
 
 test: $(READY)
 	CNAPS_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -m 'not slow' -n 2

@@ -128,14 +128,14 @@ def _open_page(address: str, private: Path) -> None:
 
 
 def _uvicorn():  # type: ignore[no-untyped-def]
-    from cnaps.errors import CnapsError
+    from cnaps.errors import MissingPackageError
 
     try:
         import fastapi  # noqa: F401
         import python_multipart  # noqa: F401
         import uvicorn
     except ImportError as error:
-        raise CnapsError("the server needs a few more packages: pip install 'cnaps[serve]'") from error
+        raise MissingPackageError("the server", "fastapi", "uvicorn", "python-multipart") from error
     return uvicorn
 
 

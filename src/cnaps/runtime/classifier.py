@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         How `partial_fit` treats what was learned: `freeze` FiLM or `recompute` it; see `FittedTask.update`.
     device:
         `auto`, `cpu`, `cuda`, ...; a `CNAPs` given as `model` stays where it is.
+    skip_unreadable:
+        Go on without images that cannot be read, with a warning for each: examples are left out, and images to
+        classify have None as their class and NaN as their probabilities.
 
     Examples
     --------
@@ -57,11 +60,13 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         flip: bool = False,
         updates: str = "freeze",
         device: str = "auto",
+        skip_unreadable: bool = False,
     ) -> None:
         self.model = model
         self.flip = flip
         self.updates = updates
         self.device = device
+        self.skip_unreadable = skip_unreadable
 
     def fit(self, X: Images, y: Sequence[Any]) -> FewShotClassifier:
         """Learn from examples, and forget everything learned before."""
@@ -100,27 +105,32 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def predict_proba(self, X: Images) -> np.ndarray:
         """The probability of each class for each image (N, C)."""
-        task = self._fitted()
-        batches = [probabilities for _, probabilities in task.predict(X)]
-        return np.concatenate(batches) if batches else np.empty((0, len(task.names)))
+        return self._answers(X, lambda _, probabilities: probabilities, (len(self._fitted().names),))
 
     def predict(self, X: Images, reject_below: float | None = None) -> np.ndarray:
         """The most probable class of each image (N,); None where its probability is below `reject_below`."""
         probabilities = self.predict_proba(X)
         names = self.classes_[probabilities.argmax(1)]
-        if reject_below is not None:
+        unread = np.isnan(probabilities).any(1)
+        if reject_below is not None or unread.any():
             names = names.astype(object)
-            names[probabilities.max(1) < reject_below] = None
+            names[unread | (probabilities.max(1) < (reject_below or 0))] = None
         return names
 
     def novelty(self, X: Images) -> np.ndarray:
         """How unlike all classes each image is (N,), for "none of these": 0 is the middle of a class.
 
-        Sort or cut by it; where to cut depends on the task, so look at images of your own first.
+        Sort by it, or cut at `novelty_threshold_`.
         """
-        task = self._fitted()
-        batches = [task.novelty(features) for _, features, _ in task.embed(X)]
-        return np.concatenate(batches) if batches else np.empty(0)
+        return self._answers(X, lambda features, _: self._fitted().novelty(features), ())
+
+    @property
+    def novelty_threshold_(self) -> float | None:
+        """The novelty beyond which an image is none of the classes: one in twenty examples is as unlike its own.
+
+        None where it is not known: with too few examples, or after learning on.
+        """
+        return self._fitted().threshold
 
     def suggest(
         self, pool: Images | str | os.PathLike[str], n: int = 20, strategy: str = "diverse", *, seed: int = 0
@@ -133,10 +143,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         if isinstance(pool, str | os.PathLike):
             pool = find_images([os.fspath(pool)])
 
-        def on_error(index: int, error: CnapsError) -> None:
-            warnings.warn(f"image {index} is left out: {error}", stacklevel=4)
-
-        return suggest(self._fitted(), pool, n, strategy, seed=seed, on_error=on_error)
+        return suggest(self._fitted(), pool, n, strategy, seed=seed, on_error=self._skip)
 
     def review(self) -> list[Judgement]:
         """All examples by how badly their label fits what the others say, the worst first.
@@ -170,12 +177,36 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         export_onnx(self._fitted(), path)
 
     def _examples(self, images: Images, labels: Sequence[Any], size: int) -> Examples:
-        examples = Examples.read(images, labels, size)
+        examples = Examples.read(images, labels, size, self._skip if self.skip_unreadable else None)
+        lost = {str(label) for label in labels} - {str(name) for name in examples.names}
+        if examples.names and lost:
+            raise InputError(f"no image of the class {min(lost)!r} can be read: add some, or leave the class out")
         if not examples.names:
             raise InputError("there are no examples: give some labelled images of at least two classes")
         for concern in examples.concerns():
             warnings.warn(concern, stacklevel=3)
         return examples
+
+    def _answers(self, images: Images, of: Callable[[Any, Any], np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+        """`of(features, probabilities)` (N, *shape) of all images, in order; NaN where one cannot be read."""
+        where: list[int] = []
+        parts = [np.empty((0, *shape))]
+        unread: list[int] = []
+
+        def on_error(index: int, error: CnapsError) -> None:
+            unread.append(index)
+            self._skip(index, error)
+
+        skip = on_error if self.skip_unreadable else None
+        for indices, features, probabilities in self._fitted().embed(images, skip):
+            where += indices
+            parts.append(of(features, probabilities))
+        answers = np.full((len(where) + len(unread), *shape), np.nan)
+        answers[where] = np.concatenate(parts)
+        return answers
+
+    def _skip(self, index: int, error: CnapsError) -> None:
+        warnings.warn(f"image {index} is left out: {error}", stacklevel=4)
 
     def _fitted(self) -> FittedTask:
         if not hasattr(self, "task_"):

@@ -178,7 +178,7 @@ class OnnxEngine:
         name = self._bundle.stages[stage]
         if film is None:
             return self._fixed(name)
-        return self._session(name, with_film(self._bundle, stage, film))
+        return self._session(name, {**self._bundle.layers, **with_film(self._bundle, stage, film)})
 
     def _fixed(self, name: str) -> Any:
         """A session that all tasks share."""
