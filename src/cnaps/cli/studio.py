@@ -37,7 +37,7 @@ def studio(
     browser: bool = typer.Option(True, "--browser/--no-browser", help="Open the page."),
 ) -> None:
     """Teach a classifier in the browser: everything stays on this machine."""
-    from cnaps.nn.checkpoints import DEFAULT_MODEL
+    from cnaps.weights import DEFAULT_MODEL
 
     _uvicorn()
     from cnaps.studio.folders import import_folder, project_for
@@ -128,14 +128,14 @@ def _open_page(address: str, private: Path) -> None:
 
 
 def _uvicorn():  # type: ignore[no-untyped-def]
-    from cnaps.errors import CnapsError
+    from cnaps.errors import MissingPackageError
 
     try:
         import fastapi  # noqa: F401
         import python_multipart  # noqa: F401
         import uvicorn
     except ImportError as error:
-        raise CnapsError("the server needs a few more packages: pip install 'cnaps[serve]'") from error
+        raise MissingPackageError("the server", "fastapi", "uvicorn", "python-multipart") from error
     return uvicorn
 
 
