@@ -9,11 +9,11 @@ import torch
 
 from benchmarks.classify import photograph
 from benchmarks.model import best
-from cnaps.experiments.active import Deal, Plan, acquire, adaptive
-from cnaps.learners.cnaps import TrainedLearner
 from cnaps.nn.left_out import left_out_logits
 from cnaps.nn.statistics import ClassStatistics
-from cnaps.recogniser import open_model
+from cnaps.paper.experiments.active import Deal, Plan, acquire, adaptive
+from cnaps.paper.learners.cnaps import TrainedLearner
+from cnaps.runtime.recogniser import open_model
 
 WAYS, POOL, TARGETS = 10, 400, 50
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.classify import photograph
-from cnaps.bulk import Predictor
-from cnaps.data.inputs import stream
-from cnaps.recogniser import Examples, Recogniser, open_model
+from cnaps.images.inputs import stream
+from cnaps.runtime.recogniser import Examples, Recogniser, open_model
+from cnaps.serving.bulk import Predictor
 
 IMAGES = 192
 

@@ -20,7 +20,7 @@ from benchmarks.model import best
 from cnaps import CNAPs
 from cnaps.nn.backbones.base import pool
 from cnaps.nn.film import Film, bind
-from cnaps.recogniser import Examples, Recogniser, open_model
+from cnaps.runtime.recogniser import Examples, Recogniser, open_model
 
 WAYS, SHOTS, STEPS = 5, 5, 25
 
@@ -93,8 +93,8 @@ import cnaps.cli
 lap("command line")
 import torch
 lap("torch")
-from cnaps.recogniser import Examples, Recogniser, open_model
-from cnaps.data.examples import find_examples, find_images
+from cnaps.runtime.recogniser import Examples, Recogniser, open_model
+from cnaps.images.finding import find_examples, find_images
 model, source = open_model("cnaps-lite0")
 lap("model")
 labelled, files = find_examples(Path(sys.argv[1])), find_images([sys.argv[2]])
@@ -134,7 +134,7 @@ def whole_run() -> None:
 MEMORY = """
 import io, resource, sys
 import numpy as np
-from cnaps.recogniser import Examples, Recogniser, open_model
+from cnaps.runtime.recogniser import Examples, Recogniser, open_model
 from benchmarks.classify import photograph
 buffer = io.BytesIO()
 photograph(0, 320, 240).save(buffer, "JPEG")

@@ -12,8 +12,8 @@ import torch
 from cnaps import CNAPs
 from cnaps.nn.adapted import Adapted
 from cnaps.nn.statistics import ClassStatistics
-from cnaps.recogniser import Recogniser
-from cnaps.taskfile import write_task
+from cnaps.runtime.recogniser import Recogniser
+from cnaps.runtime.taskfile import write_task
 
 from .model import LITE0
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from cnaps.data.collection import BATCH_ROWS, Description, assemble, encoded_batch
-from cnaps.data.images import encode, load_image
+from cnaps.images.decoding import encode, load_image
 
 IMAGES, CLASSES, SIDE = 1_000_000, 1_000, 28
 

@@ -17,7 +17,7 @@ from cnaps import CNAPs, ModelConfig
 from cnaps.nn.adapted import default_chunk
 from cnaps.nn.heads import MahalanobisHead
 from cnaps.nn.statistics import ClassStatistics
-from cnaps.runtime import cpu_count
+from cnaps.parallel import cpu_count
 
 LITE0 = ModelConfig(
     backbone="efficientnet_lite0",

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 
 from benchmarks.classify import photograph
-from cnaps.checkpoints import DEFAULT_MODEL
 from cnaps.data.collection import find_collections
-from cnaps.recogniser import Examples, Recogniser, open_model
-from cnaps.studio.decoding import Decoder
+from cnaps.nn.checkpoints import DEFAULT_MODEL
+from cnaps.runtime.recogniser import Examples, Recogniser, open_model
+from cnaps.serving.decoding import Decoder
 from cnaps.studio.engine import STRANGE, UNSURE, Engine, stranger_level
 from cnaps.studio.store import Project
 

@@ -28,7 +28,7 @@ from cnaps.episodes import load_task
 from cnaps.nn.backbones.base import pool
 from cnaps.nn.model import CNAPs
 from cnaps.nn.statistics import ClassStatistics
-from cnaps.runtime import cpu_count
+from cnaps.parallel import cpu_count
 from cnaps.training.config import TrainConfig
 from cnaps.training.distributed import World
 from cnaps.training.episodic import EpisodicJob

@@ -21,7 +21,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from cnaps.checkpoints import load_model
+from cnaps.nn.checkpoints import load_model
 from cnaps.data.collection import Collection
 from cnaps.episodes import Limits, Sampler
 from cnaps.episodes.task import flat_rows

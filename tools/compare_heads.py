@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cnaps.checkpoints import load_model
-from cnaps.learners.logreg import _solve
+from cnaps.nn.checkpoints import load_model
+from cnaps.paper.learners.logreg import _solve
 from cnaps.nn.heads import RidgeHead
 from cnaps.nn.statistics import ClassStatistics
 

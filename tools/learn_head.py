@@ -16,7 +16,7 @@ from compare_heads import GROUPS, load, table
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cnaps.checkpoints import load_model
+from cnaps.nn.checkpoints import load_model
 from cnaps.nn.heads import RidgeHead
 from cnaps.nn.statistics import ClassStatistics
 

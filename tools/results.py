@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cnaps.experiments.active import active_report
-from cnaps.experiments.comparison import comparison_report
-from cnaps.experiments.continual import continual_report
-from cnaps.experiments.embeddings import embeddings_report
-from cnaps.experiments.reporting import Report
-from cnaps.experiments.speed import design_space_report, speed_report
-from cnaps.experiments.trust import trust_report
 from cnaps.files import write_text
+from cnaps.paper.experiments.active import active_report
+from cnaps.paper.experiments.comparison import comparison_report
+from cnaps.paper.experiments.continual import continual_report
+from cnaps.paper.experiments.embeddings import embeddings_report
+from cnaps.paper.experiments.reporting import Report
+from cnaps.paper.experiments.speed import design_space_report, speed_report
+from cnaps.paper.experiments.trust import trust_report
 
 ROOT = Path(__file__).parents[1]
 PICTURES = Path("images/results")

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from cnaps.checkpoints import list_models as list_models
-    from cnaps.checkpoints import load_model as load_model
-    from cnaps.classifier import FewShotClassifier as FewShotClassifier
+    from cnaps.nn.checkpoints import list_models as list_models
+    from cnaps.nn.checkpoints import load_model as load_model
     from cnaps.nn.model import Adapted as Adapted
     from cnaps.nn.model import CNAPs as CNAPs
     from cnaps.nn.model import ModelConfig as ModelConfig
-    from cnaps.reference import from_reference as from_reference
+    from cnaps.nn.reference import from_reference as from_reference
+    from cnaps.runtime.classifier import FewShotClassifier as FewShotClassifier
 
 _WHERE = {
     "Adapted": "cnaps.nn.model",
     "CNAPs": "cnaps.nn.model",
-    "FewShotClassifier": "cnaps.classifier",
+    "FewShotClassifier": "cnaps.runtime.classifier",
     "ModelConfig": "cnaps.nn.model",
-    "from_reference": "cnaps.reference",
-    "list_models": "cnaps.checkpoints",
-    "load_model": "cnaps.checkpoints",
+    "from_reference": "cnaps.nn.reference",
+    "list_models": "cnaps.nn.checkpoints",
+    "load_model": "cnaps.nn.checkpoints",
 }
 
 __all__ = ["__version__", *_WHERE]

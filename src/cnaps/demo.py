@@ -10,14 +10,14 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from cnaps.checkpoints import DEFAULT_MODEL
 from cnaps.files import atomic_folder
-from cnaps.learners.base import FrozenFeatures
-from cnaps.learners.logreg import LogisticRegressionProbe
+from cnaps.nn.checkpoints import DEFAULT_MODEL
+from cnaps.paper.learners.base import FrozenFeatures
+from cnaps.paper.learners.logreg import LogisticRegressionProbe
 from cnaps.progress import track
-from cnaps.recogniser import Examples, Recogniser, open_model
-from cnaps.report import write_report
-from cnaps.results import Result, write_results
+from cnaps.runtime.recogniser import Examples, Recogniser, open_model
+from cnaps.runtime.report import write_report
+from cnaps.runtime.results import Result, write_results
 
 SHOTS = 5
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cnaps.active import STRATEGIES, choose, doubt
 from cnaps.errors import InputError
+from cnaps.runtime.suggest import STRATEGIES, choose, doubt
 
 SURE, TORN, LEANING = [0.98, 0.01, 0.01], [0.48, 0.5, 0.02], [0.6, 0.2, 0.2]
 ROWS = np.array([SURE, TORN, LEANING])

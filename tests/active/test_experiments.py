@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from cnaps import CNAPs, ModelConfig
-from cnaps.active import STRATEGIES
 from cnaps.cli import main
 from cnaps.data.collection import Collection, write_collection
 from cnaps.errors import InputError
-from cnaps.experiments.active import Deal, Plan, acquire, active_report, adaptive, panels
-from cnaps.experiments.trust import calibration_error, flip_labels, trust_report
-from cnaps.learners import create_learner
+from cnaps.paper.experiments.active import Deal, Plan, acquire, active_report, adaptive, panels
+from cnaps.paper.experiments.trust import calibration_error, flip_labels, trust_report
+from cnaps.paper.learners import create_learner
+from cnaps.runtime.suggest import STRATEGIES
 
 from ..conftest import SMALL_BACKBONE
 from .conftest import Digits

@@ -13,7 +13,7 @@ from cnaps.errors import InputError
 from cnaps.nn.heads import create_head
 from cnaps.nn.left_out import left_out_logits
 from cnaps.nn.statistics import ClassStatistics
-from cnaps.review import LeftOut, leave_one_out, project, suspects, wilson
+from cnaps.runtime.review import LeftOut, leave_one_out, project, suspects, wilson
 
 from .conftest import Digits
 

@@ -12,9 +12,9 @@ from PIL import Image
 from sklearn.metrics import roc_auc_score
 
 from cnaps import FewShotClassifier
-from cnaps.active import CANDIDATES, STRATEGIES, choose, doubt, suggest
 from cnaps.cli import main
 from cnaps.errors import InputError
+from cnaps.runtime.suggest import CANDIDATES, STRATEGIES, choose, doubt, suggest
 
 from .conftest import Digits
 

@@ -15,10 +15,10 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from cnaps import CNAPs, load_model
-from cnaps.bulk import Predictor, predict_on_ray, write_parts
 from cnaps.cli import main
 from cnaps.errors import DataError
-from cnaps.recogniser import Examples, Recogniser
+from cnaps.runtime.recogniser import Examples, Recogniser
+from cnaps.serving.bulk import Predictor, predict_on_ray, write_parts
 
 
 @pytest.fixture(scope="module")

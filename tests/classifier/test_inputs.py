@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cnaps.data.examples import find_examples, find_images
-from cnaps.data.inputs import read_pixels, stream
 from cnaps.errors import DataError
+from cnaps.images.finding import find_examples, find_images
+from cnaps.images.inputs import read_pixels, stream
 
 
 def test_a_stream_reads_only_a_little_ahead():

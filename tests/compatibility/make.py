@@ -20,8 +20,8 @@ from torch import nn
 from cnaps import CNAPs, ModelConfig, load_model
 from cnaps.episodes.task import TaskDescription
 from cnaps.nn.backbones import register_backbone
-from cnaps.recogniser import Examples, Recogniser
-from cnaps.taskfile import VERSION
+from cnaps.runtime.recogniser import Examples, Recogniser
+from cnaps.runtime.taskfile import VERSION
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from conftest import small_backbone
@@ -75,7 +75,7 @@ def rows(task: TaskDescription) -> list[list[list[int]]]:
 def make(folder: Path, kinds: set[str]) -> None:
     from cnaps.data.collection import write_collection
     from cnaps.episodes import Sampler, write_manifest
-    from cnaps.studio.decoding import Decoder
+    from cnaps.serving.decoding import Decoder
     from cnaps.studio.store import Project
     from cnaps.training.config import TrainConfig
     from cnaps.training.settings import build

@@ -13,7 +13,7 @@ import pytest
 
 from cnaps import load_model
 from cnaps.errors import CheckpointError, CnapsError, DataError
-from cnaps.studio.decoding import Decoder
+from cnaps.serving.decoding import Decoder
 from cnaps.studio.store import Project
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -16,8 +16,8 @@ from cnaps import load_model
 from cnaps.data.collection import Collection
 from cnaps.episodes import read_manifest
 from cnaps.errors import CnapsError
-from cnaps.recogniser import Recogniser
-from cnaps.studio.decoding import Decoder
+from cnaps.runtime.recogniser import Recogniser
+from cnaps.serving.decoding import Decoder
 from cnaps.studio.store import Project
 from cnaps.training.config import TrainConfig
 from cnaps.training.run import checkpoints, latest_checkpoint

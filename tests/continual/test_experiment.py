@@ -10,8 +10,15 @@ import torch
 from typer.testing import CliRunner
 
 from cnaps.cli import app
-from cnaps.continual.adapting import AdaptingLearner
-from cnaps.experiments.continual import BENCHMARKS, Benchmark, Stream, continual_report, forgetting, run_continual
+from cnaps.paper.continual.adapting import AdaptingLearner
+from cnaps.paper.experiments.continual import (
+    BENCHMARKS,
+    Benchmark,
+    Stream,
+    continual_report,
+    forgetting,
+    run_continual,
+)
 
 
 def test_a_stream_never_tests_on_what_it_teaches_and_runs_differ(collection):

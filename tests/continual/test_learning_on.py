@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from cnaps.nn.statistics import RANK, ClassStatistics, in_shared_basis, strongest
-from cnaps.recogniser import Examples, Recogniser
+from cnaps.runtime.recogniser import Examples, Recogniser
 
 
 def enlarged(digits, count):

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from cnaps.continual import NETWORKS, create_continual
-from cnaps.continual.base import BATCH, Quadratic
-from cnaps.continual.ewc import Ewc
-from cnaps.continual.rwalk import DECAY, SMALL, RiemannianWalk
-from cnaps.continual.si import DAMPING, SynapticIntelligence
-from cnaps.continual.vcl import START, Gaussian, Vcl
 from cnaps.errors import InputError
+from cnaps.paper.continual import NETWORKS, create_continual
+from cnaps.paper.continual.base import BATCH, Quadratic
+from cnaps.paper.continual.ewc import Ewc
+from cnaps.paper.continual.rwalk import DECAY, SMALL, RiemannianWalk
+from cnaps.paper.continual.si import DAMPING, SynapticIntelligence
+from cnaps.paper.continual.vcl import START, Gaussian, Vcl
 
 
 def tiny(kind, **options):

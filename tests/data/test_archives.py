@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from cnaps.data import archives
-from cnaps.data.archives import open_tree
 from cnaps.errors import DataError
+from cnaps.images import archives
+from cnaps.images.archives import open_tree
 
 from .conftest import write_files, write_tar, write_zip
 

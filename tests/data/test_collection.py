@@ -21,8 +21,8 @@ from cnaps.data.collection import (
     find_collections,
     write_collection,
 )
-from cnaps.data.images import encode, load_image
 from cnaps.errors import CnapsError, DataError, InputError
+from cnaps.images.decoding import encode, load_image
 
 from .conftest import picture
 

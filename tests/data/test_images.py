@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from cnaps.data.images import decode, encode, load_image, to_array
 from cnaps.errors import DataError
+from cnaps.images.decoding import decode, encode, load_image, to_array
 
 from .conftest import encoded, picture
 

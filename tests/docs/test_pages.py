@@ -23,7 +23,7 @@ from cnaps.training.settings import build
 from .pages import PAGES, ROOT, SHELL, blocks, commands, run, without_blocks
 
 LONG = {"deployment.md", "meta-dataset.md"}  # an export and a training take some 20 s each
-PUBLIC = ("cnaps", "cnaps.nn.backbones", "cnaps.episodes", "cnaps.learners")
+PUBLIC = ("cnaps", "cnaps.nn.backbones", "cnaps.episodes", "cnaps.paper.learners")
 TREE = typer.main.get_command(app)
 RUNNABLE = [page for page in PAGES if any(b.language in ("python", *SHELL) and not b.reason for b in blocks(page))]
 

@@ -11,13 +11,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from cnaps.checkpoints import load_model
 from cnaps.cli import app, main
 from cnaps.data.collection import Collection
 from cnaps.episodes import Sampler, write_manifest
 from cnaps.errors import DataError
-from cnaps.experiments.evaluation import FeatureStore, TaskSet
-from cnaps.experiments.scores import (
+from cnaps.nn.backbones import Backbone
+from cnaps.nn.checkpoints import load_model
+from cnaps.paper.experiments.evaluation import FeatureStore, TaskSet
+from cnaps.paper.experiments.scores import (
     LOG_TEMPERATURES,
     Estimate,
     Score,
@@ -26,8 +27,7 @@ from cnaps.experiments.scores import (
     fit_calibration,
     measure,
 )
-from cnaps.learners import FrozenFeatures
-from cnaps.nn.backbones import Backbone
+from cnaps.paper.learners import FrozenFeatures
 
 
 def score(learner: str, index: int, accuracy: float, **changes: object) -> Score:

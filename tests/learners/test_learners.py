@@ -11,20 +11,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cnaps.checkpoints import load_model
 from cnaps.data.collection import Collection
 from cnaps.episodes import Task
 from cnaps.errors import CheckpointError, InputError
-from cnaps.learners import FrozenFeatures, create_learner, find_learner, list_learners
-from cnaps.learners.gradient import PATIENCE, Descent, GradientLearner, Part, film_layers, residual_adapters
-from cnaps.learners.logreg import LogisticRegressionProbe
-from cnaps.learners.maml import Maml, ProtoMaml
-from cnaps.learners.prototypes import MatchingNet, ProtoNet
-from cnaps.learners.tadam import Tadam
-from cnaps.learners.versa import Versa
 from cnaps.nn.backbones import Backbone
+from cnaps.nn.checkpoints import load_model
 from cnaps.nn.heads import LinearHead
 from cnaps.nn.model import CNAPs, ModelConfig
+from cnaps.paper.learners import FrozenFeatures, create_learner, find_learner, list_learners
+from cnaps.paper.learners.gradient import PATIENCE, Descent, GradientLearner, Part, film_layers, residual_adapters
+from cnaps.paper.learners.logreg import LogisticRegressionProbe
+from cnaps.paper.learners.maml import Maml, ProtoMaml
+from cnaps.paper.learners.prototypes import MatchingNet, ProtoNet
+from cnaps.paper.learners.tadam import Tadam
+from cnaps.paper.learners.versa import Versa
 
 from ..conftest import SMALL_BACKBONE
 

@@ -257,7 +257,7 @@ def test_imagenet_weights_load_exactly_and_recognise_photographs(shared: Path) -
     """At 128 pixels the backbone with its own classifier names most of a few photographs out of 1,000 classes."""
     import tarfile
 
-    from cnaps.data.images import load_image, to_array
+    from cnaps.images.decoding import load_image, to_array
     from cnaps.nn.backbones import create_backbone
     from cnaps.nn.backbones.efficientnet import imagenet_classifier
 
@@ -330,7 +330,7 @@ def test_a_damaged_model_is_refused_and_named(tmp_path: Path) -> None:
 
 
 def test_weights_that_do_not_fit_are_named() -> None:
-    from cnaps.checkpoints import load_weights
+    from cnaps.nn.checkpoints import load_weights
 
     model = small_model()
     state = dict(model.state_dict())

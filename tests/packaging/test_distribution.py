@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 Built = tuple[Path, Path, Path]
-DATA = ("models", "studio/static")
+DATA = ("models", "static")
 
 
 @pytest.fixture(scope="session")
@@ -42,7 +42,7 @@ def test_the_wheel_holds_the_package_its_model_and_its_page_and_nothing_else(bui
     sources = {f"cnaps/{path.relative_to(package)}" for path in package.rglob("*.py")}
     data = {f"cnaps/{p.relative_to(package)}" for d in DATA for p in (package / d).rglob("*") if p.is_file()}
     assert names == sources | data | {"cnaps/py.typed"}
-    assert {"cnaps/models/cnaps-lite0/model.safetensors", "cnaps/studio/static/index.html"} <= names
+    assert {"cnaps/models/cnaps-lite0/model.safetensors", "cnaps/static/index.html"} <= names
     assert built[0].stat().st_size < 30_000_000
     assert "License-Expression: MIT" in metadata
 

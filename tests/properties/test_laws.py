@@ -22,7 +22,7 @@ from torch import Tensor, nn
 import cnaps
 from cnaps import Adapted, CNAPs, ModelConfig
 from cnaps.nn.backbones import register_backbone
-from cnaps.recogniser import Recogniser
+from cnaps.runtime.recogniser import Recogniser
 
 from ..conftest import small_backbone
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cnaps.data.inputs import read_pixels
 from cnaps.errors import DataError
-from cnaps.studio.decoding import MAX_BYTES, Decoder
+from cnaps.images.inputs import read_pixels
+from cnaps.serving.decoding import MAX_BYTES, Decoder
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.testclient import TestClient
 
-from cnaps.studio.safety import Guard
+from cnaps.serving.safety import Guard
 
 
 def client(token: str | None = None, **options: object) -> TestClient:

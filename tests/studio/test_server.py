@@ -22,11 +22,11 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from cnaps.checkpoints import DEFAULT_MODEL
-from cnaps.data.inputs import read_pixels
-from cnaps.recogniser import Recogniser
+from cnaps.images.inputs import read_pixels
+from cnaps.nn.checkpoints import DEFAULT_MODEL
+from cnaps.runtime.recogniser import Recogniser
+from cnaps.serving.app import Batcher
 from cnaps.studio.server import create_studio
-from cnaps.studio.serving import Batcher
 
 from .conftest import Server, until
 
@@ -331,7 +331,7 @@ def _runs(pid: int) -> bool:
 
 
 def test_serving_beyond_loopback_asks_for_the_token(task: Path) -> None:
-    from cnaps.studio.serving import create_serving
+    from cnaps.serving.app import create_serving
 
     with TestClient(create_serving(str(task), token="secret"), base_url="http://10.0.0.1") as client:
         assert client.post("/predict", content=b"x").status_code == 401

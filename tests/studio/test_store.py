@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from cnaps.errors import CnapsError, DataError, InputError
-from cnaps.studio.decoding import Decoder
+from cnaps.serving.decoding import Decoder
 from cnaps.studio.store import Project
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from cnaps.checkpoints import DEFAULT_MODEL
 from cnaps.errors import CheckpointError, InputError
-from cnaps.recogniser import Examples, Recogniser, open_model
-from cnaps.studio.tasks import TaskFolder
+from cnaps.nn.checkpoints import DEFAULT_MODEL
+from cnaps.runtime.recogniser import Examples, Recogniser, open_model
+from cnaps.serving.tasks import TaskFolder
 
 from .conftest import Server, until
 
@@ -103,7 +103,7 @@ def test_new_replaced_and_deleted_files_are_noticed(server: Server, folder: Path
 
 
 def test_few_tasks_stay_in_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cnaps.studio.tasks._KEPT", 1)
+    monkeypatch.setattr("cnaps.serving.tasks._KEPT", 1)
     tasks = TaskFolder(folder)
     first = tasks.find("animals.safetensors")
     assert tasks.find("animals.safetensors") is first

@@ -32,9 +32,9 @@ from PIL import Image
 
 from cnaps import load_model
 from cnaps.data.collection import Collection, write_collection
-from cnaps.data.images import FORMATS
 from cnaps.errors import CnapsError
-from cnaps.recogniser import Recogniser
+from cnaps.images.decoding import FORMATS
+from cnaps.runtime.recogniser import Recogniser
 from cnaps.studio.store import Project
 from cnaps.training.checkpoint import load_checkpoint, save_checkpoint
 

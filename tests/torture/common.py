@@ -24,7 +24,7 @@ from PIL import Image
 
 from cnaps import CNAPs, ModelConfig, load_model
 from cnaps.nn.backbones import register_backbone
-from cnaps.recogniser import Examples, Recogniser
+from cnaps.runtime.recogniser import Examples, Recogniser
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from conftest import small_backbone

@@ -18,7 +18,7 @@ from common import BACKBONE, Row, Scale, digits, encoded, small_model, small_tas
 from cnaps import load_model
 from cnaps.data.collection import Collection, write_collection
 from cnaps.errors import CnapsError
-from cnaps.recogniser import Recogniser
+from cnaps.runtime.recogniser import Recogniser
 from cnaps.studio.store import Project
 from cnaps.training.checkpoint import load_checkpoint
 from cnaps.training.run import checkpoints

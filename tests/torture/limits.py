@@ -30,8 +30,8 @@ from common import (
 from cnaps import load_model
 from cnaps.data.prepare import prepare
 from cnaps.errors import CnapsError
-from cnaps.recogniser import Examples, Recogniser
-from cnaps.results import Result, write_results
+from cnaps.runtime.recogniser import Examples, Recogniser
+from cnaps.runtime.results import Result, write_results
 from cnaps.studio.store import Project
 from cnaps.training.checkpoint import load_checkpoint, save_checkpoint
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from common import digits, encoded, small_model, small_task
 
-from cnaps.studio.decoding import Decoded, _decode
+from cnaps.serving.decoding import Decoded, _decode
 
 
 class DecoderHere:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from cnaps.recogniser import Recogniser
-    from cnaps.results import Result, Skipped
+    from cnaps.runtime.recogniser import Recogniser
+    from cnaps.runtime.results import Result, Skipped
 
 SOME_SKIPPED = 3
 _CODES = (
@@ -52,7 +52,7 @@ def classify(
     device: str = _DEVICE,
 ) -> None:
     """Learn classes from a few examples each and classify images, in one go."""
-    from cnaps.data.examples import find_examples, find_images
+    from cnaps.images.finding import find_examples, find_images
 
     _check_outputs(out, report, save)
     labelled = find_examples(examples)
@@ -73,7 +73,7 @@ def fit(
     device: str = _DEVICE,
 ) -> None:
     """Learn classes from a few examples each and keep them in a task file."""
-    from cnaps.data.examples import find_examples
+    from cnaps.images.finding import find_examples
 
     _check_outputs(None, None, task)
     recogniser = _learn(find_examples(examples), model, flip, device)
@@ -98,14 +98,14 @@ def predict(
 
     With --engine ray images may be addresses such as s3://bucket/folder too, and --out a folder for Parquet files.
     """
-    from cnaps.data.examples import find_images
     from cnaps.errors import InputError
-    from cnaps.recogniser import Recogniser
+    from cnaps.images.finding import find_images
+    from cnaps.runtime.recogniser import Recogniser
 
     if engine not in ("here", "ray"):
         raise InputError(f"there is no engine {engine!r}: here or ray")
     if engine == "ray":
-        from cnaps.bulk import predict_on_ray, write_parts
+        from cnaps.serving.bulk import predict_on_ray, write_parts
 
         parts = out if out is not None and not out.suffix else None
         _check_outputs(None if parts else out, report, None)
@@ -129,8 +129,8 @@ def export(
     model: str | None = _MODEL,
 ) -> None:
     """Turn a task into an ONNX file that needs nothing of this package."""
-    from cnaps.recogniser import Recogniser
-    from cnaps.results import check_output
+    from cnaps.runtime.recogniser import Recogniser
+    from cnaps.runtime.results import check_output
 
     check_output(onnx, (".onnx",))
     recogniser = Recogniser.load(task, model)
@@ -144,7 +144,7 @@ def export(
 
 def models() -> None:
     """List the models that come with the package."""
-    from cnaps.checkpoints import DEFAULT_MODEL, list_models, load_model
+    from cnaps.nn.checkpoints import DEFAULT_MODEL, list_models, load_model
 
     for name in list_models():
         model = load_model(name)
@@ -157,7 +157,7 @@ def models() -> None:
 
 
 def _check_outputs(out: Path | None, report: Path | None, save: Path | None) -> None:
-    from cnaps.results import FORMATS, check_output
+    from cnaps.runtime.results import FORMATS, check_output
 
     check_output(out, FORMATS)
     check_output(report, (".html", ".htm"))
@@ -165,9 +165,9 @@ def _check_outputs(out: Path | None, report: Path | None, save: Path | None) -> 
 
 
 def _learn(labelled: list[tuple[Path, str]], model: str | None, flip: bool, device: str) -> Recogniser:
-    from cnaps.checkpoints import DEFAULT_MODEL
     from cnaps.errors import CnapsError, DataError
-    from cnaps.recogniser import Examples, Recogniser, check_enough, open_model
+    from cnaps.nn.checkpoints import DEFAULT_MODEL
+    from cnaps.runtime.recogniser import Examples, Recogniser, check_enough, open_model
 
     labels = [label for _, label in labelled]
     check_enough(labels)
@@ -191,7 +191,7 @@ def _learn(labelled: list[tuple[Path, str]], model: str | None, flip: bool, devi
 def _classify_files(recogniser: Recogniser, files: list[Path], top: int) -> tuple[list[Result], list[Skipped]]:
     from cnaps.errors import CnapsError, DataError
     from cnaps.progress import progress_bar
-    from cnaps.results import Result, Skipped
+    from cnaps.runtime.results import Result, Skipped
 
     results: list[Result] = []
     skipped: list[Skipped] = []
@@ -213,7 +213,7 @@ def _classify_files(recogniser: Recogniser, files: list[Path], top: int) -> tupl
 def _gather(rows: Any) -> tuple[list[Result], list[Skipped]]:
     from cnaps.errors import DataError
     from cnaps.progress import track
-    from cnaps.results import Result, Skipped
+    from cnaps.runtime.results import Result, Skipped
 
     results, skipped = [], []
     for row in track(rows.iter_rows(), "classifying"):
@@ -234,11 +234,11 @@ def _write(
     labelled: list[tuple[Path, str]],
 ) -> None:
     if out is not None:
-        from cnaps.results import write_results
+        from cnaps.runtime.results import write_results
 
         write_results(out, results, skipped)
     if report is not None:
-        from cnaps.report import write_report
+        from cnaps.runtime.report import write_report
 
         many = f"{len(results):,} image{'s' if len(results) > 1 else ''}"
         write_report(report, results, skipped, labelled, title=f"{many}, classified")
@@ -262,7 +262,7 @@ def _finish(results: list[Result], skipped: list[Skipped], written: list[Path]) 
 
 
 def _table(results: list[Result]) -> None:
-    from cnaps.results import printable
+    from cnaps.runtime.results import printable
 
     rows = [(printable(result.path), result.label, result.probability) for result in results]
     file_width = min(max(len(path) for path, _, _ in rows), 60)
@@ -273,6 +273,6 @@ def _table(results: list[Result]) -> None:
 
 
 def _warn(text: str) -> None:
-    from cnaps.results import printable
+    from cnaps.runtime.results import printable
 
     typer.secho(f"warning: {printable(text)}", fg="yellow", err=True)

@@ -10,7 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from cnaps.data.collection import Collection
-    from cnaps.experiments.reporting import Report
+    from cnaps.paper.experiments.reporting import Report
 
 Data = Annotated[list[Path], typer.Argument(help="Collections, or folders that hold some.", metavar="DATA...")]
 
@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 def learners() -> None:
     """List the methods that can be evaluated."""
-    from cnaps.learners import list_learners
+    from cnaps.paper.learners import list_learners
 
     for entry in list_learners():
         typer.echo(f"{entry.name:19}{'trained  ' if entry.trained else '         '}{entry.summary}")
@@ -63,8 +63,8 @@ def evaluate(
     start_processes(processes)
     from cnaps.episodes import Limits
     from cnaps.errors import InputError
-    from cnaps.experiments.comparison import comparison_report
-    from cnaps.experiments.evaluation import TaskSet, compare
+    from cnaps.paper.experiments.comparison import comparison_report
+    from cnaps.paper.experiments.evaluation import TaskSet, compare
 
     if beside not in (None, "paper"):
         raise InputError(f"--beside takes 'paper', not {beside!r}")
@@ -94,9 +94,9 @@ def calibrate(
 
     Take results of the model as it is now; what is found is added to the calibration that it has.
     """
-    from cnaps.checkpoints import load_model, write_notes
     from cnaps.errors import DataError
-    from cnaps.experiments.scores import ScoreBook, fit_calibration
+    from cnaps.nn.checkpoints import load_model, write_notes
+    from cnaps.paper.experiments.scores import ScoreBook, fit_calibration
 
     book, own = ScoreBook(results), load_model(model)
     chosen = [score for score in book.read().values() if score.learner == learner]
@@ -117,15 +117,15 @@ def start_processes(processes: int) -> None:
         from cnaps.training.distributed import launch
 
         raise typer.Exit(launch(processes))
-    from cnaps.runtime import configure_threads
+    from cnaps.parallel import configure_threads
 
     configure_threads()
 
 
 def unseen_sets(collections: list[str], given: str | None, model: str) -> list[str]:
     """The data sets that training saw nothing of: as given, or as the model's notes have it."""
-    from cnaps.checkpoints import load_model
     from cnaps.errors import InputError
+    from cnaps.nn.checkpoints import load_model
 
     if given is None:
         seen = load_model(model).notes.get("trained_on")

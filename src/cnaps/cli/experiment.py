@@ -59,10 +59,10 @@ def _comparison(name: str, default: str, title: str, text: str) -> Callable[...,
         processes: Processes = 1,
     ) -> None:
         start_processes(processes)
-        from cnaps.checkpoints import load_model
         from cnaps.episodes import Limits
-        from cnaps.experiments.comparison import adapter_rows, comparison_report
-        from cnaps.experiments.evaluation import TaskSet, compare
+        from cnaps.nn.checkpoints import load_model
+        from cnaps.paper.experiments.comparison import adapter_rows, comparison_report
+        from cnaps.paper.experiments.evaluation import TaskSet, compare
 
         most = min(max_ways, max_context)
         limits = Limits(min_ways=min(5, most), max_ways=most, max_context=max_context)
@@ -91,9 +91,9 @@ def speed(
 ) -> None:
     """Accuracy against time, 5 ways, 1 to 25 shots: one forward pass against gradient steps."""
     start_processes(1)
-    from cnaps.checkpoints import load_model
-    from cnaps.experiments.evaluation import load_learners
-    from cnaps.experiments.speed import measure_speed, speed_report
+    from cnaps.nn.checkpoints import load_model
+    from cnaps.paper.experiments.evaluation import load_learners
+    from cnaps.paper.experiments.speed import measure_speed, speed_report
 
     base = load_model(model)
     learners, identities = load_learners(names_of(chosen), base)
@@ -116,9 +116,9 @@ def design_space(
 ) -> None:
     """Task-specific parameters against the cost of adaptation, measured for each method."""
     start_processes(1)
-    from cnaps.checkpoints import load_model
-    from cnaps.experiments.evaluation import load_learners
-    from cnaps.experiments.speed import design_space_report, measure_costs
+    from cnaps.nn.checkpoints import load_model
+    from cnaps.paper.experiments.evaluation import load_learners
+    from cnaps.paper.experiments.speed import design_space_report, measure_costs
 
     where = None if split == "all" else split
     first = open_collections(data, where)[0]
@@ -132,10 +132,10 @@ def design_space(
 def embeddings(data: Data, out: Out, model: Model, split: Split = "test", tasks: Tasks = 30) -> None:
     """t-SNE of z_G and of the first and last FiLM layer over tasks, coloured by data set, with silhouettes."""
     start_processes(1)
-    from cnaps.checkpoints import load_model
     from cnaps.episodes import Limits
-    from cnaps.experiments.embeddings import embed_tasks, embeddings_report
-    from cnaps.experiments.evaluation import TaskSet
+    from cnaps.nn.checkpoints import load_model
+    from cnaps.paper.experiments.embeddings import embed_tasks, embeddings_report
+    from cnaps.paper.experiments.evaluation import TaskSet
 
     where = None if split == "all" else split
     base = load_model(model)
@@ -162,11 +162,11 @@ def active(
     FiLM is made from the first labels and then stays. Run again to go on where it was interrupted.
     """
     start_processes(1)
-    from cnaps.active import check_strategy
-    from cnaps.checkpoints import load_model
-    from cnaps.experiments.active import Plan, active_report, active_runs
-    from cnaps.experiments.evaluation import load_learners
-    from cnaps.learners import FrozenFeatures
+    from cnaps.nn.checkpoints import load_model
+    from cnaps.paper.experiments.active import Plan, active_report, active_runs
+    from cnaps.paper.experiments.evaluation import load_learners
+    from cnaps.paper.learners import FrozenFeatures
+    from cnaps.runtime.suggest import check_strategy
 
     plan = Plan(tuple(map(check_strategy, names_of(strategies))), iterations, images, start)
     base = load_model(model)
@@ -193,10 +193,10 @@ def trust(
     Run again to go on where it was interrupted.
     """
     start_processes(1)
-    from cnaps.checkpoints import load_model
     from cnaps.episodes import Limits
-    from cnaps.experiments.evaluation import TaskSet
-    from cnaps.experiments.trust import trust_report, trust_runs
+    from cnaps.nn.checkpoints import load_model
+    from cnaps.paper.experiments.evaluation import TaskSet
+    from cnaps.paper.experiments.trust import trust_report, trust_runs
 
     where = None if split == "all" else split
     base = load_model(model)
@@ -225,10 +225,10 @@ def continual(
     Run again with the same folder it goes on where it stood, and more methods, shots or runs join what is there.
     """
     start_processes(1)
-    from cnaps.checkpoints import load_model
     from cnaps.data.collection import Collection
     from cnaps.errors import InputError
-    from cnaps.experiments.continual import HEADS, continual_report, run_continual
+    from cnaps.nn.checkpoints import load_model
+    from cnaps.paper.experiments.continual import HEADS, continual_report, run_continual
 
     chosen = names_of(methods)
     if head not in (*HEADS, "both"):

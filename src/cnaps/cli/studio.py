@@ -28,7 +28,7 @@ def studio(
     browser: bool = typer.Option(True, "--browser/--no-browser", help="Open the page."),
 ) -> None:
     """Teach a classifier in the browser: everything stays on this machine."""
-    from cnaps.checkpoints import DEFAULT_MODEL
+    from cnaps.nn.checkpoints import DEFAULT_MODEL
 
     uvicorn = _uvicorn()
     from cnaps.studio.server import create_studio
@@ -62,7 +62,7 @@ def serve(
 ) -> None:
     """Answer predictions over HTTP: POST /predict of a task, /tasks/NAME/predict of a folder; see /docs."""
     uvicorn = _uvicorn()
-    from cnaps.studio.serving import create_serving, open_tasks
+    from cnaps.serving.app import create_serving, open_tasks
 
     token = _token(host)
     options: dict[str, Any] = {"task": str(task), "model": model, "token": token, "max_waiting": max_waiting}
@@ -79,7 +79,7 @@ def serve(
 
     os.environ["CNAPS_SERVING"] = json.dumps(options)
     typer.echo(f"cnaps serve: {address}")
-    program = "cnaps.studio.serving:serving_from_environment"
+    program = "cnaps.serving.app:serving_from_environment"
     settings = {"factory": True, "log_level": "warning", "timeout_graceful_shutdown": 30}
     uvicorn.run(program, host=host, port=port, workers=workers, **settings)
 
@@ -100,7 +100,7 @@ def _token(host: str) -> str | None:
     """None on loopback; else CNAPS_TOKEN or a new one."""
     import secrets
 
-    from cnaps.studio.safety import LOOPBACK
+    from cnaps.serving.safety import LOOPBACK
 
     return None if host in LOOPBACK else os.environ.get("CNAPS_TOKEN") or secrets.token_urlsafe(18)
 

@@ -25,13 +25,13 @@ def suggest(
     model: str | None = typer.Option(None, "--model", help="A model by name (see `cnaps models`) or folder."),
 ) -> None:
     """Which images of a pool to label next: those that would teach a task most, best first."""
-    from cnaps.active import suggest
-    from cnaps.data.examples import find_images
     from cnaps.errors import CnapsError, DataError
-    from cnaps.experiments.reporting import Table
     from cnaps.files import write_text
-    from cnaps.recogniser import Recogniser
-    from cnaps.results import check_output, printable
+    from cnaps.images.finding import find_images
+    from cnaps.paper.experiments.reporting import Table
+    from cnaps.runtime.recogniser import Recogniser
+    from cnaps.runtime.results import check_output, printable
+    from cnaps.runtime.suggest import suggest
 
     check_output(out, (".csv",))
     check_output(sheet, (".png",))
@@ -56,8 +56,8 @@ def suggest(
         write_text(out, table.csv())
     if sheet is not None:
         from cnaps.data.contact_sheet import captioned_sheet
-        from cnaps.data.inputs import read_pixels
         from cnaps.files import atomic_path
+        from cnaps.images.inputs import read_pixels
 
         captions = [
             f"{i}. doubt {each.score:.2f}\n{each.label} {each.probability:.0%}\n{Path(path).name}"

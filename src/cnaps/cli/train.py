@@ -110,7 +110,7 @@ def _start(
 def _learner_settings(name: str) -> list[str]:
     """What training a method means, as settings."""
     from cnaps.errors import InputError
-    from cnaps.learners import find_learner
+    from cnaps.paper.learners import find_learner
 
     entry = find_learner(name)
     if not entry.trained:

@@ -24,7 +24,7 @@ def import_weights(
     destination: Path = typer.Argument(..., help="The folder of the model that is written."),
 ) -> None:
     """Turn a published CNAPs checkpoint into a model folder."""
-    from cnaps.reference import from_reference
+    from cnaps.nn.reference import from_reference
 
     model = from_reference(source)
     model.save(destination)
@@ -45,7 +45,7 @@ def ship(
     ),
 ) -> None:
     """Make a small copy of a model: half precision, and without a backbone that an installed package carries."""
-    from cnaps.checkpoints import load_model, save_model
+    from cnaps.nn.checkpoints import load_model, save_model
 
     model = load_model(source)
     if average is not None:

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from cnaps.data.images import ImageLike, decode, encode, load_image
 from cnaps.errors import DataError, InputError
 from cnaps.files import atomic_folder, write_json
-from cnaps.runtime import cpu_count
+from cnaps.images.decoding import ImageLike, decode, encode, load_image
+from cnaps.parallel import cpu_count
 
 if TYPE_CHECKING:
     import torch

@@ -23,16 +23,16 @@ from pathlib import Path
 import pyarrow as pa
 
 from cnaps.data import splits as split_rules
-from cnaps.data.archives import open_tree
 from cnaps.data.collection import METADATA, Collection, Description, assemble, encoded_batch
-from cnaps.data.images import encode, load_image
 from cnaps.data.readers import READERS, get_reader
 from cnaps.data.readers.base import Item, Plan, Splits
 from cnaps.data.readers.folders import read_csv
 from cnaps.errors import CnapsError, DataError, InputError
 from cnaps.files import atomic_path, write_text
+from cnaps.images.archives import open_tree
+from cnaps.images.decoding import encode, load_image
+from cnaps.parallel import cpu_count
 from cnaps.progress import progress_bar
-from cnaps.runtime import cpu_count
 
 SHARD_ROWS = 1024
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cnaps.episodes.sampler import Sampler
 from cnaps.episodes.task import Task, TaskDescription, load_task
 from cnaps.errors import InputError
-from cnaps.runtime import read_ahead
+from cnaps.parallel import read_ahead
 
 if TYPE_CHECKING:
     from cnaps.data.collection import Collection

@@ -157,7 +157,7 @@ class Adapted:
 
     def export_onnx(self, path: str | PathLike[str], image_size: int | None = None) -> None:
         """Write the folded network as ONNX: float images (batch, 3, S, S) to logits (batch, C)."""
-        from cnaps.export import export_onnx
+        from cnaps.nn.export import export_onnx
 
         export_onnx(self.fold(), path, image_size or self.model.image_size)
 

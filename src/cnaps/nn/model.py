@@ -142,13 +142,13 @@ class CNAPs(nn.Module):
 
     def fingerprint(self) -> str:
         """A hash of the configuration and of every weight: two models with the same one answer alike."""
-        from cnaps.checkpoints import fingerprint
+        from cnaps.nn.checkpoints import fingerprint
 
         return fingerprint(self)
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the model to a folder (safetensors and a readable config); `cnaps.load_model` reads it."""
-        from cnaps.checkpoints import save_model
+        from cnaps.nn.checkpoints import save_model
 
         save_model(self, folder)
 

@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cnaps.active import choose
 from cnaps.errors import CnapsError
 from cnaps.nn.adapted import Adapted
 from cnaps.nn.model import CNAPs
 from cnaps.nn.statistics import ClassStatistics
-from cnaps.recogniser import Examples, Recogniser
-from cnaps.review import LeftOut, leave_one_out, project, suspects
+from cnaps.runtime.recogniser import Examples, Recogniser
+from cnaps.runtime.review import LeftOut, leave_one_out, project, suspects
+from cnaps.runtime.suggest import choose
 from cnaps.studio.store import Plan, Project
 
 # By `python -m benchmarks.studio COLLECTIONS`: nineteen in twenty answers without a mark are right, and at most

@@ -11,7 +11,7 @@ from typing import Any
 
 from cnaps.errors import CnapsError, DataError
 from cnaps.nn.model import CNAPs
-from cnaps.recogniser import Recogniser
+from cnaps.runtime.recogniser import Recogniser
 from cnaps.studio.description import read_entry
 from cnaps.studio.store import Project
 

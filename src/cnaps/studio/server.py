@@ -15,15 +15,15 @@ from fastapi.responses import FileResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
 
 from cnaps.errors import CnapsError, InputError
-from cnaps.recogniser import open_model
-from cnaps.studio.decoding import Decoder
+from cnaps.runtime.recogniser import open_model
+from cnaps.serving.app import add_prediction
+from cnaps.serving.decoding import Decoder
+from cnaps.serving.safety import Guard
 from cnaps.studio.engine import Engine
 from cnaps.studio.exporting import example_zip, import_file
-from cnaps.studio.safety import Guard
-from cnaps.studio.serving import add_prediction
 from cnaps.studio.store import Project
 
-STATIC = Path(__file__).parent / "static"
+STATIC = Path(__file__).parent.parent / "static"
 _FILES = 64  # a request
 _PATIENCE = 15.0  # seconds that a request for news waits
 

@@ -23,7 +23,7 @@ from PIL import Image
 
 from cnaps.errors import CnapsError, DataError, InputError
 from cnaps.files import atomic_path, lock_folder, write_json
-from cnaps.studio.decoding import Decoder
+from cnaps.serving.decoding import Decoder
 from cnaps.studio.description import (
     FOLDERS,
     FORMAT,

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cnaps.errors import CnapsError, InputError
-from cnaps.runtime import configure_threads, cpu_count, pick_device
+from cnaps.parallel import configure_threads, cpu_count, pick_device
 
 if TYPE_CHECKING:
     import torch

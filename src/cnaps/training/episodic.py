@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from cnaps.checkpoints import save_model
 from cnaps.data.collection import Collection
 from cnaps.episodes import Sampler, Task, TaskDescription, TaskLoader
-from cnaps.learners.tadam import Tadam
+from cnaps.nn.checkpoints import save_model
+from cnaps.paper.learners.tadam import Tadam
 from cnaps.training.augment import augment_task
 from cnaps.training.config import TrainConfig, check
 from cnaps.training.distributed import World

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from cnaps.data.collection import Collection
 from cnaps.files import atomic_folder, write_json
 from cnaps.nn.backbones import create_backbone
-from cnaps.runtime import read_ahead
+from cnaps.parallel import read_ahead
 from cnaps.training.augment import augment_images
 from cnaps.training.config import PretrainConfig, check
 from cnaps.training.distributed import World

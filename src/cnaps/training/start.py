@@ -40,7 +40,7 @@ def pretrain(config: PretrainConfig, folder: str | Path, *, resume: bool = False
 
 def build_model(config: TrainConfig) -> CNAPs:
     """The model a run starts from: a saved one, or a new phi around given or bundled backbone weights."""
-    from cnaps.checkpoints import load_model
+    from cnaps.nn.checkpoints import load_model
 
     torch.manual_seed(config.seed)
     model = load_model(config.init.model) if config.init.model else _new_model(config)
@@ -51,8 +51,8 @@ def build_model(config: TrainConfig) -> CNAPs:
 
 
 def _new_model(config: TrainConfig) -> CNAPs:
-    from cnaps.learners import find_learner
     from cnaps.nn.model import ModelConfig
+    from cnaps.paper.learners import find_learner
 
     table = dict(config.model)
     if "preset" in table:
@@ -77,7 +77,7 @@ def _new_model(config: TrainConfig) -> CNAPs:
 
 def load_backbone(backbone: torch.nn.Module, source: str) -> None:
     """Load theta from a safetensors file or from the folder of a ``cnaps pretrain`` run."""
-    from cnaps.checkpoints import load_weights, read_safetensors
+    from cnaps.nn.checkpoints import load_weights, read_safetensors
 
     path = Path(source)
     if path.is_dir():

@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
-from cnaps.data.archives import Tree
 from cnaps.data.readers.base import Item, Plan, below, find, parsing, pictures, plan_files, read_json, read_lines
 from cnaps.data.readers.folders import class_folders
 from cnaps.errors import DataError
+from cnaps.images.archives import Tree
 
 SCALE = 1.2  # of MSCOCO's boxes
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from cnaps.data.archives import Tree
-from cnaps.data.images import ImageLike
 from cnaps.data.readers.base import Item, Plan, parsing, plan_files
 from cnaps.data.readers.folders import class_folders
 from cnaps.errors import DataError
+from cnaps.images.archives import Tree
+from cnaps.images.decoding import ImageLike
 
 _IDX_LIMIT = 1 << 28  # bytes that a packed file may grow to
 

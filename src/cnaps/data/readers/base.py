@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from PIL import ImageOps
 
 from cnaps.data import splits
-from cnaps.data.archives import Tree
-from cnaps.data.images import ImageLike, is_image, load_image
 from cnaps.errors import DataError
+from cnaps.images.archives import Tree
+from cnaps.images.decoding import ImageLike, is_image, load_image
 
 Splits = dict[str, list[int]]
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from cnaps.data.archives import Tree
-from cnaps.data.examples import read_table
 from cnaps.data.readers.base import Item, Plan, alphabets, find, load_inverted, pictures, plan_files
 from cnaps.data.wordnet import Hierarchy
 from cnaps.errors import DataError
+from cnaps.images.archives import Tree
+from cnaps.images.finding import read_table
 
 _WNID = re.compile(r"n\d{8}")
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from cnaps.data.archives import Tree
-from cnaps.data.images import ImageLike
 from cnaps.data.readers.base import Item, Plan, parsing
 from cnaps.errors import DataError
+from cnaps.images.archives import Tree
+from cnaps.images.decoding import ImageLike
 
 
 def read_huggingface(tree: Tree) -> Plan:

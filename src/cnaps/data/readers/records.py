@@ -7,12 +7,12 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any
 
-from cnaps.data.archives import Tree
-from cnaps.data.images import ImageLike
 from cnaps.data.readers.base import Item, Plan, Splits, alphabets, find, parsing, read_json
 from cnaps.data.tfrecord import parse_example, record, scan
 from cnaps.data.wordnet import Hierarchy
 from cnaps.errors import DataError
+from cnaps.images.archives import Tree
+from cnaps.images.decoding import ImageLike
 
 
 def read_records(tree: Tree) -> Plan:

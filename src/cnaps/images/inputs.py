@@ -1,0 +1,141 @@
+"""Images as people have them: paths, Pillow images, arrays, tensors, or a mixture, made into batches of pixels.
+
+Decoding runs ahead in background threads, a bounded number of images at a time, so memory stays flat however
+many images there are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from cnaps.errors import CnapsError, DataError, InputError
+from cnaps.images.decoding import load_image, to_array
+from cnaps.parallel import cpu_count, read_ahead
+
+ImageInput: TypeAlias = str | os.PathLike[str] | bytes | Image.Image | np.ndarray | Tensor
+Images: TypeAlias = Iterable[ImageInput] | np.ndarray | Tensor
+OnError: TypeAlias = Callable[[int, CnapsError], None]
+
+MIN_SIDE = 4  # pixels: below it there is nothing to see
+BATCH = 32
+_AHEAD = 4  # batches in flight
+
+
+def read_pixels(source: ImageInput, size: int) -> np.ndarray:
+    """One image of any kind as uint8 (size, size, 3).
+
+    >>> read_pixels(torch.ones(3, 20, 30), 8).shape
+    (8, 8, 3)
+    """
+    if isinstance(source, Tensor):
+        source = _tensor_as_array(source)
+    if isinstance(source, np.ndarray):
+        _check_values(source)
+    elif isinstance(source, os.PathLike):
+        source = Path(source)
+    elif not isinstance(source, str | bytes | Image.Image):
+        raise InputError(f"an image is a path, a Pillow image, an array or a tensor, not {type(source).__name__}")
+    encoded = isinstance(source, str | Path | bytes)
+    # a JPEG may be decoded at no less than twice the size: the final resize then hides the difference
+    image = load_image(source, at_least=2 * size if encoded else None)
+    if min(image.size) < MIN_SIDE:
+        name = str(source) if isinstance(source, str | Path) else "the image"
+        raise DataError(
+            f"{name} has {image.width} x {image.height} pixels: too small to show anything "
+            f"(at least {MIN_SIDE} x {MIN_SIDE})"
+        )
+    return to_array(image, size)
+
+
+def as_images(images: Images) -> Iterable[ImageInput]:
+    """One image after the other: arrays and tensors are taken apart along their first dimension."""
+    if isinstance(images, str | bytes | os.PathLike | Image.Image):
+        raise InputError(f"several images are expected; put the one {type(images).__name__} in a list: [image]")
+    if isinstance(images, Tensor) and images.ndim != 4:
+        raise InputError(f"a tensor of images has the shape (N, 3, H, W), not {tuple(images.shape)}")
+    if isinstance(images, np.ndarray) and images.dtype.kind not in "OUST":
+        single = images.ndim == 2 or (images.ndim == 3 and images.shape[2] in (3, 4))
+        if images.ndim not in (3, 4) or single:
+            hint = "; put one image in a list: [image]" if single else ""
+            raise InputError(
+                f"an array of images has the shape (N, H, W) or (N, H, W, 3), not {images.shape}{hint}"
+            )
+    if not isinstance(images, Iterable):
+        raise InputError(f"images are a list, an array or a tensor, not {type(images).__name__}")
+    return images
+
+
+def stream(
+    images: Images,
+    size: int,
+    *,
+    batch_size: int = BATCH,
+    threads: int | None = None,
+    on_error: OnError | None = None,
+) -> Iterator[tuple[list[int], Tensor]]:
+    """Batches of positions and pixels, uint8 (n, 3, size, size), in the order given.
+
+    A broken image is handed to `on_error` with its position and left out; without `on_error` it is raised.
+
+    >>> [(where, tuple(pixels.shape)) for where, pixels in stream(np.zeros((5, 9, 9)), 16, batch_size=4)]
+    [([0, 1, 2, 3], (4, 3, 16, 16)), ([4], (1, 3, 16, 16))]
+    """
+
+    def read(source: ImageInput) -> np.ndarray | CnapsError:
+        try:
+            return read_pixels(source, size)
+        except CnapsError as error:
+            return error
+
+    where: list[int] = []
+    batch: list[np.ndarray] = []
+    ahead = read_ahead(read, as_images(images), threads=threads or cpu_count(), depth=_AHEAD * batch_size - 1)
+    for index, found in enumerate(ahead):
+        if not isinstance(found, CnapsError):
+            where.append(index)
+            batch.append(found)
+        elif on_error is None:
+            raise type(found)(f"image {index}: {found}") from found
+        else:
+            on_error(index, found)
+        if len(batch) == batch_size:
+            yield where, _stack(batch)
+            where, batch = [], []
+    if batch:
+        yield where, _stack(batch)
+
+
+def _stack(arrays: list[np.ndarray]) -> Tensor:
+    return torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2)  # (n, 3, S, S), channels last in memory
+
+
+def _tensor_as_array(tensor: Tensor) -> np.ndarray:
+    array: np.ndarray = tensor.detach().cpu().numpy()
+    channels_first = array.ndim == 3 and array.shape[0] in (1, 3, 4) and array.shape[2] not in (3, 4)
+    return array.transpose(1, 2, 0) if channels_first else array
+
+
+def _check_values(array: np.ndarray) -> None:
+    """Numbers whose meaning can be told without guessing; whatever else they are, it is said."""
+    if array.dtype.kind not in "buif":
+        raise InputError(f"an image array holds numbers, not {array.dtype}")
+    if array.ndim == 3 and array.shape[0] in (1, 3) and array.shape[2] not in (1, 3, 4):
+        raise InputError(f"an image array has its channels last, not {array.shape}: use array.transpose(1, 2, 0)")
+    if array.dtype.kind in "bu" or array.size == 0:
+        return
+    low, high = float(array.min()), float(array.max())
+    if array.dtype.kind == "i" and low < 0:
+        raise InputError(f"pixels are 0..255; these go down to {low:g}")
+    if array.dtype.kind == "f" and not (low >= -0.01 and high <= 1.01):  # NaN fails as well
+        raise InputError(
+            f"float images have values of 0..1; these go from {low:g} to {high:g}: "
+            "divide by their largest possible value, or give uint8 pixels of 0..255"
+        )

@@ -1,0 +1,208 @@
+"""Models on disk: a folder with `config.json` (readable) and `model.safetensors` (weights)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from cnaps.errors import CheckpointError
+from cnaps.files import atomic_folder, write_json
+from cnaps.nn.backbones import Backbone, create_backbone
+from cnaps.nn.model import CNAPs, ModelConfig
+
+FORMAT, VERSION = "cnaps-model", 1
+_KEYS = {"format", "version", "kind", "model", "backbone_weights", "notes", "digest"}
+DEFAULT_MODEL = "cnaps-lite0"
+_INSTALLED = Path(__file__).parent.parent / "models"  # models that come with the package
+
+
+def list_models() -> list[str]:
+    """Names of the models that come with the package.
+
+    >>> DEFAULT_MODEL in list_models()
+    True
+    """
+    return sorted(path.parent.name for path in _INSTALLED.glob("*/config.json"))
+
+
+def save_model(
+    model: CNAPs,
+    folder: str | os.PathLike[str],
+    *,
+    half: bool = False,
+    package_backbone: bool = False,
+    notes: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a model whole or not at all.
+
+    `half` stores floats in half precision; `package_backbone` leaves out a backbone whose weights come with an
+    installed package and are unchanged. `notes` are kept in the config under their own key, and
+    are those of the model unless given.
+    """
+    state = model.state_dict()
+    if package_backbone:
+        _check_unchanged(model.backbone)
+        state = {k: v for k, v in state.items() if not k.startswith("backbone.")}
+    if half:
+        state = {k: v.half() if v.is_floating_point() else v for k, v in state.items()}
+    with atomic_folder(folder) as temporary:
+        # contiguous: channels_last is a matter of speed, and is restored when the model is built
+        save_file({k: v.cpu().contiguous() for k, v in state.items()}, temporary / "model.safetensors")
+        config = {
+            "format": FORMAT,
+            "version": VERSION,
+            "kind": model.kind,
+            "model": asdict(model.config),
+            "backbone_weights": "package" if package_backbone else "stored",
+            "notes": dict(model.notes if notes is None else notes),
+        }
+        config["digest"] = _digest(config, temporary / "model.safetensors")
+        write_json(temporary / "config.json", config)
+
+
+def load_model(
+    source: str | os.PathLike[str] = DEFAULT_MODEL,
+    *,
+    device: torch.device | str = "cpu",
+    backbone: Backbone | None = None,
+) -> CNAPs:
+    """Read a model by its name (see `list_models`) or from its folder.
+
+    `backbone` is for models whose backbone is not registered.
+
+    >>> load_model("cnaps-lite0").config.backbone
+    'efficientnet_lite0'
+    """
+    folder = _INSTALLED / str(source) if str(source) in list_models() else Path(source)
+    config_file, weights_file = folder / "config.json", folder / "model.safetensors"
+    if not config_file.is_file():
+        names = ", ".join(list_models()) or "none"
+        raise CheckpointError(f"no model at {folder}: there is no config.json (models by name: {names})")
+    stored = _read_config(config_file)
+    try:
+        known = {field.name for field in fields(ModelConfig)}
+        unknown = (stored.keys() - _KEYS) | (set(stored["model"]) - known)
+        if unknown:
+            raise CheckpointError(f"{config_file}: unknown settings {', '.join(sorted(unknown))}")
+        config = ModelConfig(**stored["model"])
+        package = stored["backbone_weights"] == "package"
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"{config_file} is no model configuration: {error}") from error
+    kind = _class_of(stored.get("kind", CNAPs.kind), config_file)
+    state = read_safetensors(weights_file)
+    if "digest" in stored and stored["digest"] != _digest(stored, weights_file):
+        raise CheckpointError(f"{folder} is damaged: its files do not fit the digest in {config_file.name}")
+    state = {k: v.float() if v.is_floating_point() else v for k, v in state.items()}
+    model = kind(config, backbone)
+    if package:
+        model.backbone.load_pretrained()
+        state |= {f"backbone.{k}": v for k, v in model.backbone.state_dict().items()}
+    load_weights(model, state, str(weights_file))
+    model.notes = stored.get("notes") or {}
+    return model.to(device)
+
+
+def write_notes(folder: str | os.PathLike[str], notes: Mapping[str, Any]) -> None:
+    """Add notes to a saved model, whose weights stay as they are."""
+    config_file = Path(folder) / "config.json"
+    config = _read_config(config_file)
+    config["notes"] = {**config.get("notes", {}), **notes}
+    config["digest"] = _digest(config, Path(folder) / "model.safetensors")
+    write_json(config_file, config)
+
+
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, with an error for people where it is none."""
+    if not path.is_file():
+        raise CheckpointError(f"{path} is missing")
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(f"{path} is damaged or no safetensors file: {error}") from error
+
+
+def load_weights(module: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
+    """Load every weight, and name those that are missing, unexpected or of another shape."""
+    own = module.state_dict()
+    problems = []
+    for title, names in (
+        ("missing", sorted(own.keys() - state.keys())),
+        ("unexpected", sorted(state.keys() - own.keys())),
+        (
+            "misshaped",
+            [
+                f"{k} {tuple(state[k].shape)} instead of {tuple(own[k].shape)}"
+                for k in sorted(own.keys() & state.keys())
+                if state[k].shape != own[k].shape
+            ],
+        ),
+    ):
+        if names:
+            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+            problems.append(f"{title}: {', '.join(names[:5])}{more}")
+    if problems:
+        raise CheckpointError(f"{source} does not fit the model; {'; '.join(problems)}")
+    module.load_state_dict(state)
+
+
+def fingerprint(model: CNAPs) -> str:
+    """A hash of the configuration and of every weight."""
+    config = asdict(model.config)
+    if not config["shared_rank"]:  # came later: models without it keep the fingerprint that task files know
+        del config["shared_rank"]
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _digest(config: Mapping[str, Any], weights: Path) -> str:
+    """Of everything that is stored: a flipped bit in a weight looks like any other weight."""
+    rest = json.loads(json.dumps({key: value for key, value in config.items() if key != "digest"}))
+    digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
+    digest.update(weights.read_bytes())
+    return digest.hexdigest()
+
+
+def _class_of(kind: str, source: Path) -> type[CNAPs]:
+    if kind == CNAPs.kind:
+        return CNAPs
+    from cnaps.paper.learners import model_class
+
+    found = model_class(kind)
+    if found is None:
+        raise CheckpointError(f"{source}: there are no models of the kind {kind!r} in this version of cnaps")
+    return found
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if not isinstance(stored, dict) or stored.get("format") != FORMAT:
+        raise CheckpointError(f"{path} is no configuration of a cnaps model")
+    version = stored.get("version")
+    if not isinstance(version, int) or version > VERSION:
+        raise CheckpointError(f"{path} was written by a newer version of cnaps: upgrade to read it")
+    return stored
+
+
+def _check_unchanged(backbone: Backbone) -> None:
+    published = create_backbone(backbone.name).load_pretrained().state_dict()
+    for name, value in backbone.state_dict().items():
+        if not torch.equal(published[name], value.cpu()):
+            raise CheckpointError(
+                f"the backbone's {name} is not what its package carries: save the model with its backbone"
+            )

@@ -1,0 +1,1 @@
+"""The paper's comparisons: compared learners, continual methods and experiments; nothing else imports them."""

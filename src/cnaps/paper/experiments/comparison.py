@@ -1,0 +1,162 @@
+"""The tables and pictures of `cnaps evaluate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cnaps.errors import InputError
+from cnaps.nn.backbones import Backbone
+from cnaps.paper.experiments.published import published_table
+from cnaps.paper.experiments.reporting import COLOURS, MARKERS, Report, Table, new_figure
+from cnaps.paper.experiments.scores import Estimate, Scores
+from cnaps.paper.learners.gradient import film_layers, residual_adapters
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def comparison_report(data: dict[str, Any]) -> Report:
+    """Accuracy for each data set, averages over groups, paired differences, calibration.
+
+    `data` is what `compare` gave, and beside it: `name`, `title` and perhaps a `note`, the names of `unseen` data
+    sets, whom to compare `against`, perhaps rows of `parameters`, and `beside`, whose published table to show.
+    """
+    name = data["name"]
+    scores, learners, against = Scores.from_json(data["scores"]), list(data["setup"]["learner"]), data["against"]
+    if against not in learners:
+        raise InputError(f"cannot compare with {against}: there are results of {', '.join(learners)}")
+    others = [who for who in learners if who != against]
+    rows = table_rows(scores.collections, data["unseen"])
+
+    def table(caption: str, names: Sequence[str], cell: Callable[[str, list[str]], Any]) -> Table:
+        return Table(
+            caption, ["data set", *names], [[row, *[cell(who, some) for who in names]] for row, some in rows]
+        )
+
+    tables = {
+        name: table(
+            "Accuracy in percent, mean over tasks with 95% interval",
+            learners,
+            lambda who, some: _cell(scores.accuracy(who, some)),
+        ),
+        "differences": table(
+            f"Difference from {against} on the same tasks, in percentage points",
+            others,
+            lambda who, some: _cell(scores.difference(who, against, some), True),
+        ),
+        "calibration": table(
+            "Expected calibration error (15 bins), mean over data sets",
+            learners,
+            lambda who, some: _error(scores.calibration_error(who, some)),
+        ),
+        "tasks": table(
+            "Number of tasks", learners, lambda who, some: sum(len(scores.column(who, c).index) for c in some)
+        ),
+    }
+    if not others:
+        del tables["differences"]
+    counts = {len(scores.column(who, name).index) for who in learners for name in scores.collections}
+    if len(counts) == 1:
+        del tables["tasks"]
+    results = {
+        who: {
+            row: {
+                "accuracy": _numbers(scores.accuracy(who, some)),
+                f"difference from {against}": _numbers(scores.difference(who, against, some)),
+                "calibration error": scores.calibration_error(who, some),
+            }
+            for row, some in rows
+        }
+        for who in learners
+    }
+    pictures = {name: _accuracies(scores, learners), "reliability": _reliability(scores, learners)}
+    if "parameters" in data:
+        tables["parameters"] = Table("Numbers that belong to a task", ADAPTER_COLUMNS, data["parameters"])
+    if data.get("beside"):
+        tables["published"] = published_table(scores.collections)
+    number = f"{counts.pop()} tasks of each data set. " if len(counts) == 1 else ""
+    text = [f"{number}Every learner sees the same tasks, backbone and image size.", data.get("note", "")]
+    return Report(
+        name, data["title"], [line for line in text if line], tables, pictures, {**data, "results": results}
+    )
+
+
+ADAPTER_COLUMNS = ("adapter", "numbers", "layers", "numbers a layer")
+
+
+def adapter_rows(backbone: Backbone) -> list[list[Any]]:
+    """What FiLM and residual adapters add to each layer and to the whole network, under ADAPTER_COLUMNS."""
+    counts = [[p.numel() for p in part(backbone)[1]] for part in (film_layers, residual_adapters)]
+    return [
+        ["FiLM", sum(counts[0]), len(counts[0]) // 2, round(2 * sum(counts[0]) / len(counts[0]))],
+        ["residual adapters", sum(counts[1]), len(counts[1]), round(sum(counts[1]) / len(counts[1]))],
+    ]
+
+
+def table_rows(collections: Sequence[str], unseen: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """The rows of a table: each data set, then the averages over groups.
+
+    >>> [name for name, _ in table_rows(["a", "b", "c"], ["c"])]
+    ['a', 'b', 'average, unseen classes', 'c', 'average, unseen data sets', 'average']
+    """
+    groups = {
+        "unseen classes": [name for name in collections if name not in unseen],
+        "unseen data sets": [name for name in collections if name in unseen],
+    }
+    rows: list[tuple[str, list[str]]] = []
+    for group, names in groups.items():
+        rows += [(name, [name]) for name in names]
+        if names and len(names) < len(collections):
+            rows.append((f"average, {group}", names))
+    return [*rows, ("average", list(collections))]
+
+
+def _accuracies(scores: Scores, learners: Sequence[str]) -> Figure:
+    figure = new_figure(max(7.0, 1.1 * len(scores.collections)), 4.8)
+    axes = figure.add_subplot()
+    for i, who in enumerate(learners):
+        shift = (i - (len(learners) - 1) / 2) * 0.7 / len(learners)
+        found = [(x, scores.accuracy(who, [name])) for x, name in enumerate(scores.collections)]
+        points = [(x + shift, 100 * e.mean, 100 * e.interval) for x, e in found if e is not None]
+        if points:
+            x, y, width = zip(*points, strict=True)
+            style: dict[str, Any] = {"color": COLOURS[i % len(COLOURS)], "fmt": MARKERS[i % len(MARKERS)]}
+            axes.errorbar(x, y, yerr=width, label=who, capsize=2, markersize=5, **style)
+    axes.set_xticks(range(len(scores.collections)), scores.collections, rotation=30, ha="right")
+    axes.set_ylabel("accuracy (%)")
+    axes.grid(axis="y", alpha=0.3)
+    axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
+    return figure
+
+
+def _reliability(scores: Scores, learners: Sequence[str]) -> Figure:
+    figure = new_figure(5.2, 5.0)
+    axes = figure.add_subplot()
+    axes.plot([0, 1], [0, 1], color="#999", linewidth=1)
+    for i, who in enumerate(learners):
+        count, confidence, hits = scores.reliability(who, scores.collections)
+        used = count > 0.002 * max(count.sum(), 1)
+        style: dict[str, Any] = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
+        n = np.maximum(count[used], 1)
+        axes.plot(confidence[used] / n, hits[used] / n, label=who, markersize=4, **style)
+    axes.set_xlabel("confidence")
+    axes.set_ylabel("share of correct predictions")
+    axes.legend(fontsize="small")
+    return figure
+
+
+def _cell(estimate: Estimate | None, signed: bool = False) -> str:
+    if estimate is None:
+        return ""
+    return estimate.signed if signed else str(estimate)
+
+
+def _error(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _numbers(estimate: Estimate | None) -> dict[str, float | None] | None:
+    return None if estimate is None else estimate.numbers

@@ -1,0 +1,316 @@
+"""Continual learning: classes arrive in steps, and what was learned is tested after each.
+
+Every method sees the same streams. Multi-head accuracy chooses among the classes of one step, single-head accuracy
+among all classes seen so far.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cnaps.data.collection import Collection
+from cnaps.errors import DataError, InputError
+from cnaps.files import write_json
+from cnaps.paper.continual import METHODS, NETWORKS, create_continual
+from cnaps.paper.continual.adapting import AdaptingLearner
+from cnaps.paper.experiments.reporting import COLOURS, MARKERS, Report, Table, new_figure
+from cnaps.paper.experiments.scores import ScoreBook
+from cnaps.progress import progress_bar
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from cnaps.nn.model import CNAPs
+
+HEADS = ("multi", "single")
+DRIFT_SHOTS = 25  # drift needs all earlier images again, so it is measured up to so many a class
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Classes a step, whether their order is fixed, and the images that small networks see."""
+
+    classes: int
+    ordered: bool
+    size: int
+    grey: bool = False
+
+
+BENCHMARKS = {
+    "split-mnist": Benchmark(2, True, 28, grey=True),
+    "split-cifar10": Benchmark(2, True, 32),
+    "split-cifar100": Benchmark(10, False, 32),
+    "split-collection": Benchmark(20, False, 32),
+}
+# Final accuracy in per cent as the CNAPs paper lists it: multi-head, single-head.
+PUBLISHED: dict[str, dict[str, tuple[float, float | None]]] = {
+    "split-mnist": {
+        "cnaps-paper": (98.9, 80.9),
+        "si": (99.3, 57.6),
+        "ewc": (99.3, 55.8),
+        "vcl": (98.5, None),
+        "rwalk": (99.3, 82.5),
+    },
+    "split-cifar100": {
+        "cnaps-paper": (76.0, 37.2),
+        "si": (73.2, 22.8),
+        "ewc": (72.8, 23.1),
+        "rwalk": (74.2, 34.0),
+    },
+}
+
+
+class Stream:
+    """The steps of one run: which classes, which images to learn from, which to be tested on."""
+
+    def __init__(self, collection: Collection, benchmark: Benchmark, tests: int, run: int) -> None:
+        self.collection = collection
+        order = np.arange(len(collection.classes))
+        if not benchmark.ordered:
+            order = np.random.default_rng([run, 1]).permutation(order)
+        whole = len(order) // benchmark.classes * benchmark.classes
+        if whole < 2 * benchmark.classes:
+            raise DataError(f"{collection.name} has {len(order)} classes: too few for two steps")
+        self.steps = order[:whole].reshape(-1, benchmark.classes)  # (T, K), in the order of the stream
+        self.train: list[np.ndarray] = []
+        self.test: list[np.ndarray] = []
+        for k in self.steps.flat:
+            rows = np.random.default_rng([int(k), 2]).permutation(np.array(collection.rows(int(k))))
+            # official test images where the data set has some, else the same random ones in every run
+            official = np.array([key.startswith(("t10k/", "test/")) for key in collection.keys(rows.tolist())])
+            if official.all() or not official.any():
+                official = np.arange(len(rows)) < min(tests, len(rows) // 2)
+            self.test.append(rows[official][:tests])
+            self.train.append(np.random.default_rng([run, int(k), 3]).permutation(rows[~official]))
+        self._small: dict[tuple[Any, ...], Tensor] = {}
+
+    def part(self, step: int, shots: int | None, size: int, *, test: bool = False) -> tuple[Tensor, Tensor]:
+        """Images (N, 3, size, size) and labels of a step; label i is the i-th class of the stream."""
+        width = self.steps.shape[1]
+        labels = range(step * width, (step + 1) * width)
+        chosen = [(self.test if test else self.train)[i][:shots] for i in labels]
+        key = (step, shots, size, test)
+        images = self._small.get(key)
+        if images is None:
+            images = self.collection.read(np.concatenate(chosen).tolist(), size=size)
+            if size <= 32:  # all networks read the same images, and decoding takes longer than learning
+                self._small[key] = images
+        repeats = torch.tensor([len(rows) for rows in chosen])
+        return images, torch.tensor(list(labels)).repeat_interleave(repeats)
+
+
+def run_continual(
+    name: str,
+    collection: Collection,
+    out: str | Path,
+    *,
+    methods: Sequence[str],
+    shots: Sequence[int | None],
+    runs: int,
+    tests: int,
+    iterations: int,
+    classes: int | None = None,
+    model: CNAPs | None = None,
+) -> dict[str, Any]:
+    """Every method, number of shots and run that `out` does not hold yet; gives all that it holds.
+
+    None of `shots` stands for all images. A finished result is a file of its own, so a run can be stopped.
+    """
+    if name not in BENCHMARKS:
+        raise InputError(f"no benchmark named {name!r}; there are: {', '.join(BENCHMARKS)}")
+    for method in methods:
+        if method not in METHODS:
+            raise InputError(f"no continual method named {method!r}; there are: {', '.join(METHODS)}")
+    held = BENCHMARKS[name]
+    benchmark = Benchmark(classes or held.classes, held.ordered, held.size, held.grey)
+    setup: dict[str, dict[str, Any]] = {
+        "stream": {"benchmark": name, "classes a step": benchmark.classes, "test images a class": tests},
+        "data set": {collection.name: collection.fingerprint},
+    }
+    if any(method in NETWORKS for method in methods):
+        setup["networks"] = {"iterations a step": iterations}
+    if model is not None:
+        setup["model"] = {"fingerprint": model.fingerprint(), "image size": model.image_size}
+    setup = ScoreBook(out).agree(setup, write=True)
+    with progress_bar() as bar:
+        row = bar.add_task(name, total=runs * len(shots) * len(methods), note="")
+        for run in range(runs):
+            stream = Stream(collection, benchmark, tests, run)
+            for few, method in product(shots, methods):
+                path = Path(out) / "runs" / f"{method}-{few or 'all'}-{run}.json"
+                bar.update(row, note=f"{method}, {few or 'all'} shots, run {run}")
+                if not path.exists():
+                    began = time.perf_counter()
+                    found = _follow(stream, benchmark, method, few, run, iterations, model)
+                    seconds = round(time.perf_counter() - began, 1)
+                    write_json(path, {"method": method, "shots": few, "run": run, **found, "seconds": seconds})
+                bar.advance(row)
+    return {"config": setup, "results": [_read(path) for path in sorted((Path(out) / "runs").glob("*.json"))]}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return found
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} is damaged ({error}): remove it, and it is done again") from error
+
+
+def _follow(
+    stream: Stream,
+    benchmark: Benchmark,
+    method: str,
+    shots: int | None,
+    run: int,
+    iterations: int,
+    model: CNAPs | None,
+) -> dict[str, Any]:
+    """One method along one stream: accuracy of each step's classes after each step, (T, T), a row a step."""
+    steps, width = stream.steps.shape
+    size = benchmark.size if method in NETWORKS else (model.image_size if model else 0)
+    options: dict[str, Any] = {"model": model, "size": size, "grey": benchmark.grey, "seed": run}
+    learner = create_continual(method, steps * width, iterations=iterations, **options)
+    asked = [stream.part(step, None, size, test=True) for step in range(steps)]
+    images, truth = (torch.cat(part) for part in zip(*asked, strict=True))
+    found: dict[str, Any] = {head: [] for head in HEADS} | {"drift": [], "images": 0}
+    for step in range(steps):
+        learned, labels = stream.part(step, shots, size)
+        learner.learn(learned, labels)
+        found["images"] += len(labels)
+        logits = learner.logits(images)
+        for head in HEADS:
+            found[head].append([_accuracy(logits, truth, head, j, step, width) for j in range(step + 1)])
+        # with fixed FiLM there is nothing to measure
+        if isinstance(learner, AdaptingLearner) and learner.mode != "fixed" and (shots or 10**9) <= DRIFT_SHOTS:
+            seen = [stream.part(j, shots, size) for j in range(step + 1)]
+            found["drift"].append(round(learner.drift(*(torch.cat(part) for part in zip(*seen, strict=True))), 6))
+    return found
+
+
+def _accuracy(logits: Tensor, truth: Tensor, head: str, task: int, step: int, width: int) -> float:
+    """Of the images of one task, after some step."""
+    own = (truth >= task * width) & (truth < (task + 1) * width)
+    first, last = (task * width, (task + 1) * width) if head == "multi" else (0, (step + 1) * width)
+    hits = logits[own][:, first:last].argmax(1) + first == truth[own]
+    return round(float(hits.double().mean()), 5)
+
+
+def forgetting(table: Sequence[Sequence[float]]) -> float:
+    """How far below its best each earlier task ended, on average (Chaudhry et al., 2018).
+
+    >>> round(forgetting([[0.9], [0.6, 0.8]]), 2)
+    0.3
+    """
+    last = len(table) - 1
+    drops = [max(table[i][j] for i in range(j, last)) - table[last][j] for j in range(last)]
+    return sum(drops) / len(drops)
+
+
+def continual_report(data: dict[str, Any], heads: Sequence[str] = HEADS) -> Report:
+    """Tables and pictures of what `run_continual` gave."""
+    groups: dict[tuple[str, int | None], list[dict[str, Any]]] = {}
+    order = {method: i for i, method in enumerate(METHODS)}
+    for result in sorted(data["results"], key=lambda r: (order[r["method"]], r["shots"] or 10**9, r["run"])):
+        groups.setdefault((result["method"], result["shots"]), []).append(result)
+    if not groups:
+        raise DataError("there are no results to report")
+    name = data["config"]["stream"]["benchmark"]
+    published = PUBLISHED.get(name, {})
+    columns = ["method", "shots", "runs", "images"]
+    for head in heads:
+        columns += [f"{head}-head", f"{head}-head, published", f"{head}-head forgetting"]
+    table = Table("Accuracy over all steps after the last one, and forgetting, in %: mean ± sd over runs", columns)
+    for (method, shots), some in groups.items():
+        cells: list[Any] = [method, shots or "all", len(some), some[0]["images"]]
+        for head in heads:
+            listed = published.get(method, (None, None)) if (shots or 100) >= 100 else (None, None)
+            known = listed[HEADS.index(head)]  # those figures are of many images
+            cells += [_spread([np.mean(r[head][-1]) for r in some]), known]
+            cells.append(_spread([forgetting(r[head]) for r in some]))
+        table.rows.append(cells)
+    collection = next(iter(data["config"]["data set"]))
+    text = [
+        f"{collection}: {data['config']['stream']['classes a step']} classes a step, tested on at most "
+        f"{data['config']['stream']['test images a class']} images a class.",
+        "Multi-head chooses among the classes of one step, single-head among all classes seen so far. Networks "
+        "train with the classes of a step competing (rwalk and joint: all classes so far); CNAPs does not train.",
+    ]
+    pictures = {"accumulated": _accumulated(groups, heads), "tasks": _tasks(groups, heads)}
+    if any(result["drift"] for result in data["results"]):
+        pictures["drift"] = _drift(groups)
+    title = f"Continual learning: {name}" + ("" if name != "split-collection" else f" of {collection}")
+    return Report("continual", title, text, {"continual": table}, pictures, data)
+
+
+def _spread(values: Sequence[Any]) -> str:
+    sd = f" ± {100 * np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
+    return f"{100 * np.mean(values):.1f}{sd}"
+
+
+Groups = dict[tuple[str, int | None], list[dict[str, Any]]]
+
+
+def _line(axes: Axes, i: int, key: tuple[str, int | None], start: int, runs: Sequence[Sequence[float]]) -> None:
+    """Mean over runs, shaded by one standard deviation."""
+    values = 100 * np.array(runs)
+    steps = np.arange(start, start + values.shape[1])
+    style: Any = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)], "markersize": 4}
+    style["linestyle"] = "--" if key[0] in NETWORKS else "-"
+    axes.plot(steps, values.mean(0), label=f"{key[0]}, {key[1] or 'all'}", **style)
+    if len(values) > 1:
+        mean, sd = values.mean(0), values.std(0, ddof=1)
+        axes.fill_between(steps, mean - sd, mean + sd, color=style["color"], alpha=0.15, linewidth=0)
+
+
+def _accumulated(groups: Groups, heads: Sequence[str]) -> Any:
+    figure = new_figure(5 * len(heads) + 1.5, 4.2)
+    panels = figure.subplots(1, len(heads), squeeze=False)[0]
+    for head, axes in zip(heads, panels, strict=True):
+        for i, (key, some) in enumerate(groups.items()):
+            _line(axes, i, key, 1, [[float(np.mean(row)) for row in r[head]] for r in some])
+        axes.set(title=f"{head}-head", xlabel="steps learned", ylabel="accuracy over steps so far, %")
+        axes.locator_params(axis="x", integer=True)
+        axes.grid(alpha=0.3)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", fontsize="small")
+    return figure
+
+
+def _tasks(groups: Groups, heads: Sequence[str]) -> Any:
+    """A panel a task (at most five, evenly chosen): its accuracy from when it was learned."""
+    steps = len(next(iter(groups.values()))[0]["multi"])
+    shown = np.unique(np.linspace(0, steps - 1, min(5, steps)).astype(int))
+    figure = new_figure(2.6 * len(shown) + 1.5, 2.8 * len(heads))
+    panels = figure.subplots(len(heads), len(shown), squeeze=False, sharex=True, sharey="row")
+    for head, line in zip(heads, panels, strict=True):
+        for task, axes in zip(shown, line, strict=True):
+            for i, (key, some) in enumerate(groups.items()):
+                _line(axes, i, key, task + 1, [[row[task] for row in r[head][task:]] for r in some])
+            axes.set(title=f"step {task + 1}, {head}-head", xlabel="steps learned" if head == heads[-1] else "")
+            axes.locator_params(axis="x", integer=True)
+            axes.grid(alpha=0.3)
+        line[0].set_ylabel("accuracy, %")
+    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside right upper", fontsize="small")
+    return figure
+
+
+def _drift(groups: Groups) -> Any:
+    figure = new_figure(6.5, 3.8)
+    axes = figure.add_subplot()
+    for i, (key, some) in enumerate(groups.items()):
+        if some[0]["drift"]:
+            _line(axes, i, key, 1, [r["drift"] for r in some])
+    axes.set(xlabel="steps learned", ylabel="drift of class means, % of their spread")
+    axes.locator_params(axis="x", integer=True)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    return figure

@@ -1,0 +1,222 @@
+"""Several learners on the same tasks: `cnaps evaluate`.
+
+Frozen features are computed once an image and serve every task of a data set; only methods that change the
+backbone run it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cnaps.data.collection import Collection
+from cnaps.episodes import Sampler, TaskDescription, read_manifest
+from cnaps.episodes.task import flat_rows
+from cnaps.errors import DataError
+from cnaps.nn.backbones import Backbone
+from cnaps.nn.checkpoints import load_model
+from cnaps.nn.model import CNAPs
+from cnaps.paper.experiments.scores import Score, ScoreBook, Scores, measure
+from cnaps.paper.learners import FeatureLearner, FrozenFeatures, Learner, create_learner, find_learner
+from cnaps.parallel import read_ahead
+from cnaps.progress import progress_bar
+
+if TYPE_CHECKING:
+    from cnaps.training.distributed import World
+
+
+@dataclass
+class TaskSet:
+    """The tasks of each data set, and where they come from."""
+
+    collections: dict[str, Collection]
+    tasks: dict[str, list[TaskDescription]]
+    protocol: dict[str, Any]
+
+    @classmethod
+    def draw(cls, collections: Iterable[Collection], split: str | None, count: int, **options: Any) -> TaskSet:
+        """`count` tasks of each collection; `options` are the sampler's."""
+        found = {collection.name: collection for collection in collections}
+        samplers = {name: Sampler([each], split, **options) for name, each in found.items()}
+        tasks = {name: [sampler.describe(i) for i in range(count)] for name, sampler in samplers.items()}
+        return cls(found, tasks, next(iter(samplers.values())).protocol)
+
+    @classmethod
+    def from_manifest(cls, path: str | Path, collections: Iterable[Collection], count: int | None) -> TaskSet:
+        """The tasks of a manifest, at most `count` of each collection."""
+        found = {collection.name: collection for collection in collections}
+        tasks: dict[str, list[TaskDescription]] = {}
+        for described in read_manifest(path, found):
+            tasks.setdefault(described.collection, []).append(described)
+        for name, some in tasks.items():
+            if len({described.index for described in some}) < len(some):
+                raise DataError(f"{path}: two tasks of {name} have the same index")
+        digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+        return cls(found, {name: some[:count] for name, some in tasks.items()}, {"manifest": digest})
+
+
+class FeatureStore:
+    """Frozen features of a collection's images, filled in as tasks ask for them."""
+
+    def __init__(self, frozen: FrozenFeatures, count: int) -> None:
+        self._frozen = frozen
+        self._values = np.zeros((count, frozen.size), np.float32)  # takes memory only where it is written
+        self._known = np.zeros(count, bool)
+
+    def missing(self, rows: np.ndarray) -> np.ndarray:
+        """Which of the rows are not known yet."""
+        return rows[~self._known[rows]]
+
+    def get(self, rows: np.ndarray, images: Mapping[int, Tensor]) -> Tensor:
+        """Features (N, d); those not known are computed from the images of their rows."""
+        new = np.unique(self.missing(rows))
+        if len(new):
+            self._values[new] = self._frozen(torch.stack([images[row] for row in new.tolist()])).numpy()
+            self._known[new] = True
+        return torch.from_numpy(self._values[rows])
+
+
+def evaluate(
+    learners: Mapping[str, Learner],
+    frozen: FrozenFeatures,
+    task_set: TaskSet,
+    book: ScoreBook,
+    *,
+    size: int,
+    world: World | None = None,
+) -> Scores:
+    """Score every learner on every task that is not in the book yet; gives all scores of the book."""
+    done = book.read()
+    if world is not None:
+        world.wait()  # nobody writes before everybody has read
+    visible = None if world is None or world.is_main else False
+    with progress_bar(visible=visible) as bar:
+        for name, described in task_set.tasks.items():
+            todo = [each for each in described if any((who, name, each.index) not in done for who in learners)]
+            mine = [todo[i] for i in (world.share(range(len(todo))) if world else range(len(todo)))]
+            row = bar.add_task(name, total=len(mine), note="")
+            for task in _Runner(learners, frozen, task_set.collections[name], size, done).run(mine):
+                book.append(task)
+                bar.update(row, advance=1, note="  ".join(f"{s.learner} {s.accuracy:.3f}" for s in task))
+    if world is not None:
+        world.wait()
+    return Scores.of(book.read().values())
+
+
+class _Runner:
+    """The tasks of one collection."""
+
+    def __init__(
+        self,
+        learners: Mapping[str, Learner],
+        frozen: FrozenFeatures,
+        collection: Collection,
+        size: int,
+        done: Mapping[tuple[str, str, int], Score],
+    ) -> None:
+        self.learners, self.collection, self.size, self.done = learners, collection, size, done
+        self.store = FeatureStore(frozen, len(collection))
+
+    def run(self, tasks: Sequence[TaskDescription]) -> Iterator[list[Score]]:
+        """The new scores, task by task."""
+        for described, images in zip(tasks, read_ahead(self._read, tasks, threads=1, depth=2), strict=True):
+            yield [self._score(name, described, images) for name in self._due(described)]
+
+    def _due(self, described: TaskDescription) -> list[str]:
+        return [n for n in self.learners if (n, self.collection.name, described.index) not in self.done]
+
+    def _read(self, described: TaskDescription) -> dict[int, Tensor]:
+        """The images that the task needs: all, or only those whose features are not known."""
+        rows = np.concatenate([flat_rows(described.context)[0], flat_rows(described.targets)[0]])
+        if all(isinstance(self.learners[name], FeatureLearner) for name in self._due(described)):
+            rows = self.store.missing(rows)
+        return dict(zip(rows.tolist(), self.collection.read(rows.tolist(), size=self.size), strict=True))
+
+    def _score(self, name: str, described: TaskDescription, images: Mapping[int, Tensor]) -> Score:
+        learner = self.learners[name]
+        context, labels = flat_rows(described.context)
+        targets, target_labels = flat_rows(described.targets)
+        frozen = isinstance(learner, FeatureLearner)
+        learn = learner.fit if isinstance(learner, FeatureLearner) else learner.adapt
+        given, asked = ((self.store.get if frozen else _stack)(rows, images) for rows in (context, targets))
+        began = time.perf_counter()
+        logits = learn(given, torch.from_numpy(labels))(asked)
+        seconds = round(time.perf_counter() - began, 4)
+        result = measure(logits.float().cpu(), torch.from_numpy(target_labels))
+        where = (name, self.collection.name, described.index, described.ways, len(context))
+        return Score(*where, **result, seconds=seconds)
+
+
+def load_learners(chosen: Iterable[str], base: CNAPs) -> tuple[dict[str, Learner], dict[str, str]]:
+    """Methods by label, and a fingerprint of what each was made from."""
+    methods: dict[str, Learner] = {}
+    identities: dict[str, str] = {}
+    for entry in chosen:
+        label, _, folder = entry.partition("=")
+        method = label.partition("@")[0]
+        own = load_model(folder) if folder else base
+        methods[label] = create_learner(method, own)
+        trained = find_learner(method).trained
+        identities[label] = own.fingerprint() if trained else f"backbone {_fingerprint(own.backbone)}"
+    return methods, identities
+
+
+def compare(
+    model: str, chosen: Iterable[str], task_set: TaskSet, out: str | Path, *, size: int | None = None
+) -> dict[str, Any] | None:
+    """Evaluate `name`, `name=FOLDER` or `name@variant=FOLDER` entries, by all processes; the first has the result.
+
+    Methods without a model of their own use `model`, and all share its backbone. The result, setup and scores, is
+    plain data for `comparison_report`.
+    """
+    base = load_model(model)
+    side = size or base.image_size
+    methods, identities = load_learners(chosen, base)
+    world = join_world()
+    main = world is None or world.is_main
+    book = ScoreBook(out, world.rank if world else 0)
+    setup = {
+        "tasks": {**task_set.protocol, "image size": side},
+        "data set": {name: task_set.collections[name].fingerprint for name in task_set.tasks},
+        "learner": identities,
+    }
+    merged = book.agree(setup, write=main)
+    scores = evaluate(methods, FrozenFeatures(base.backbone), task_set, book, size=side, world=world)
+    if world is not None:
+        world.close()
+    return {"setup": merged, "scores": scores.to_json()} if main else None
+
+
+def _fingerprint(backbone: Backbone) -> str:
+    digest = hashlib.sha256()
+    for name, value in sorted(backbone.state_dict().items()):
+        digest.update(name.encode() + value.contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def join_world() -> World | None:
+    """The processes of this run, if there are several."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return None
+    from cnaps.training.distributed import World
+
+    return World(device="cpu")
+
+
+def task_arrays(collection: Collection, described: TaskDescription, size: int) -> tuple[Tensor, Tensor]:
+    """The context of a task: pixels and labels."""
+    rows, labels = flat_rows(described.context)
+    return collection.read(rows.tolist(), size=size), torch.from_numpy(labels)
+
+
+def _stack(rows: np.ndarray, images: Mapping[int, Tensor]) -> Tensor:
+    return torch.stack([images[row] for row in rows.tolist()])

@@ -1,0 +1,137 @@
+"""Accuracy against time: one forward pass against gradient steps, and what each method costs in parameters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cnaps.data.collection import Collection
+from cnaps.nn.backbones import Backbone
+from cnaps.paper.experiments.evaluation import TaskSet, evaluate, task_arrays
+from cnaps.paper.experiments.reporting import COLOURS, MARKERS, Report, Table, new_figure
+from cnaps.paper.experiments.scores import Estimate, ScoreBook, Scores
+from cnaps.paper.learners import FrozenFeatures, Learner
+from cnaps.progress import track
+
+
+def measure_speed(
+    learners: dict[str, Learner],
+    identities: dict[str, str],
+    backbone: Backbone,
+    collections: Sequence[Collection],
+    out: Path,
+    *,
+    split: str | None,
+    shots: Sequence[int],
+    tasks: int,
+    size: int,
+) -> dict[str, Any]:
+    """5-way tasks with more and more shots: every score, with the time it took."""
+    book, scores = ScoreBook(out), Scores({})
+    prints = {collection.name: collection.fingerprint for collection in collections}
+    setup = book.agree({"tasks": {"split": split}, "data set": prints, "learner": identities}, write=True)
+    for count in shots:
+        drawn = TaskSet.draw(collections, split, tasks, ways=5, shots=count, targets=10)
+        named = {f"{name}@{count}": learner for name, learner in learners.items()}
+        scores = evaluate(named, FrozenFeatures(backbone), drawn, book, size=size)
+    return {"setup": setup, "learners": list(learners), "shots": list(shots), "scores": scores.to_json()}
+
+
+def speed_report(data: dict[str, Any]) -> Report:
+    """Accuracy against time, a panel a data set, dots that grow with the shots."""
+    scores, learners = Scores.from_json(data["scores"]), data["learners"]
+    rows: list[dict[str, Any]] = []
+    for collection in scores.collections:
+        for name in learners:
+            for count in data["shots"]:
+                column = scores.column(f"{name}@{count}", collection)
+                facts = {"data set": collection, "learner": name, "shots": count}
+                numbers = Estimate.of(column.accuracy).numbers
+                rows.append({**facts, **numbers, "seconds": float(np.median(column.seconds))})
+    figure = new_figure(4.2 * min(len(scores.collections), 4), 4.2 * -(-len(scores.collections) // 4))
+    panels = figure.subplots(-(-len(scores.collections) // 4), min(len(scores.collections), 4), squeeze=False)
+    for collection, axes in zip(scores.collections, panels.flat, strict=False):
+        for i, name in enumerate(learners):
+            some = [row for row in rows if row["data set"] == collection and row["learner"] == name]
+            x, y = [row["seconds"] for row in some], [100 * row["mean"] for row in some]
+            axes.plot(x, y, color=COLOURS[i], linewidth=0.6)
+            axes.scatter(x, y, s=[12 + 5 * row["shots"] for row in some], color=COLOURS[i], alpha=0.7, label=name)
+        axes.set(title=collection, xscale="log", xlabel="seconds a task", ylabel="accuracy (%)")
+    panels.flat[0].legend(fontsize="small")
+    table = Table("Mean accuracy (5 ways) and median time to adapt and predict 50 images", list(rows[0]))
+    table.rows = [[f"{v:.4f}" if isinstance(v, float) else v for v in row.values()] for row in rows]
+    text = ["Dots grow with the number of shots. Time is for one task: adapting, and predicting 50 images."]
+    for name in learners[1:]:
+        pairs = zip(
+            *[[row["seconds"] for row in rows if row["learner"] == who] for who in (name, learners[0])],
+            strict=True,
+        )
+        ratio = np.median([a / b for a, b in pairs])
+        text.append(f"{name} takes {ratio:.1f} times as long as {learners[0]} (median).")
+    return Report("speed", "Accuracy against time", text, {"speed": table}, {"speed": figure}, data)
+
+
+def measure_costs(
+    learners: dict[str, Learner], collection: Collection, *, split: str | None, tasks: int, size: int
+) -> dict[str, Any]:
+    """Numbers that belong to a task and the time to find them, for every method on the same tasks."""
+    drawn = TaskSet.draw([collection], split, tasks, ways=5, shots=5, targets=1).tasks[collection.name]
+    rows: list[list[Any]] = []
+    for name, learner in track(learners.items(), "measuring", total=len(learners)):
+        seconds, parameters = measure_cost(learner, (task_arrays(collection, each, size) for each in drawn))
+        rows.append([name, parameters, round(seconds, 4)])
+    return {"data set": collection.name, "tasks": tasks, "image size": size, "rows": rows}
+
+
+def design_space_report(data: dict[str, Any]) -> Report:
+    """A dot a method: between adapting a classifier alone and adapting every weight, by one pass or many."""
+    from matplotlib.transforms import Bbox
+
+    rows = data["rows"]
+    figure = new_figure(7, 5)
+    axes = figure.add_subplot()
+    for i, (_, parameters, seconds) in enumerate(rows):
+        axes.scatter(parameters, seconds, color=COLOURS[i % len(COLOURS)], marker=MARKERS[i % len(MARKERS)])
+    axes.set(xscale="log", yscale="log", xlabel="numbers that belong to a task", ylabel="seconds to adapt")
+    axes.margins(0.15)
+    figure.draw_without_rendering()  # places are known from here on
+    taken = [axes.transData.transform((parameters, seconds)) for _, parameters, seconds in rows]
+    blocked = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in taken]
+    for name, parameters, seconds in rows:
+        for rise, side in product((4, -10, 15, -21, 26), ("left", "right")):  # beside the dot, then further away
+            label = axes.annotate(
+                name,
+                (parameters, seconds),
+                xytext=(6 if side == "left" else -6, rise),
+                textcoords="offset points",
+                ha=side,
+                fontsize="small",
+            )
+            box = label.get_window_extent()
+            if axes.bbox.containsx(box.x1) and not any(box.overlaps(other) for other in blocked):
+                break
+            label.remove()
+        blocked.append(box)
+    caption = f"5 ways, 5 shots of {data['data set']}: median over {data['tasks']} tasks"
+    table = Table(caption, ["learner", "task-specific numbers", "seconds to adapt"], rows)
+    text = [
+        "Methods lie between adapting nothing but a classifier and adapting every weight, by one pass or many."
+    ]
+    return Report(
+        "design-space", "The design space", text, {"design-space": table}, {"design-space": figure}, data
+    )
+
+
+def measure_cost(learner: Learner, tasks: Iterable[tuple[Any, Any]]) -> tuple[float, int]:
+    """Median seconds to adapt, and how many numbers a task's classifier has."""
+    seconds, parameters = [], 0
+    for images, labels in tasks:
+        began = time.perf_counter()
+        parameters = learner.adapt(images, labels).parameters
+        seconds.append(time.perf_counter() - began)
+    return float(np.median(seconds)), parameters

@@ -1,0 +1,203 @@
+"""How far answers can be trusted: calibration, images of no class, and labels that are wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cnaps.data.collection import Collection
+from cnaps.episodes import TaskDescription
+from cnaps.nn.model import CNAPs
+from cnaps.paper.experiments.evaluation import TaskSet
+from cnaps.paper.experiments.reporting import COLOURS, Report, Table, new_figure
+from cnaps.paper.experiments.scores import Estimate, ScoreBook, append_lines, measure, read_lines
+from cnaps.parallel import read_ahead
+from cnaps.progress import track
+from cnaps.runtime.recogniser import Examples, Recogniser
+from cnaps.runtime.review import judge, leave_one_out
+
+FLIPPED = 0.1  # of the labels
+_SCORES = ("novelty", "1 - highest probability")
+
+
+def trust_runs(model: CNAPs, task_set: TaskSet, out: Path, *, split: str | None, size: int) -> dict[str, Any]:
+    """Every task that is not in the folder yet; gives the data of `trust_report`."""
+    setup = {
+        "tasks": {**task_set.protocol, "image size": size},
+        "data set": {name: task_set.collections[name].fingerprint for name in task_set.tasks},
+        "model": {"fingerprint": model.fingerprint(), "calibration": model.notes.get("calibration")},
+    }
+    ScoreBook(out).agree(setup, write=True)
+    path = out / "trust.jsonl"
+    done = {(run["data set"], run["task"]) for run in read_lines(path, dict)}
+    for name, tasks in task_set.tasks.items():
+        collection, due = task_set.collections[name], [each for each in tasks if (name, each.index) not in done]
+        read = read_ahead(partial(_read, collection, split, size), due, threads=1, depth=2)
+        for parts, described in zip(track(read, name, total=len(due)), due, strict=True):
+            found = measure_trust(model, *parts, seed=described.index)
+            append_lines(path, [{"data set": name, "task": described.index, "ways": described.ways, **found}])
+    wanted = {(name, each.index) for name, tasks in task_set.tasks.items() for each in tasks}
+    runs = [run for run in read_lines(path, dict) if (run["data set"], run["task"]) in wanted]
+    bins = {
+        name: {
+            when: np.sum([run["bins"][when] for run in runs if run["data set"] == name], axis=0).round(3).tolist()
+            for when in ("before", "after")
+        }
+        for name in task_set.tasks
+    }
+    return {"setup": setup, "bins": bins, "tasks": [{k: v for k, v in run.items() if k != "bins"} for run in runs]}
+
+
+def _read(collection: Collection, split: str | None, size: int, described: TaskDescription) -> tuple[Any, ...]:
+    """Context, targets, and as many images of other classes: pixels, and labels of the first two."""
+    chance = np.random.default_rng(described.index)
+    every = range(len(collection.classes)) if split is None else collection.splits[split]
+    others = chance.permutation(sorted(set(every) - set(described.classes)))[: described.ways]
+    each = len(described.targets[0])
+    outside = [row for k in others.tolist() for row in chance.permutation(collection.rows(k))[:each].tolist()]
+    parts = []
+    for rows in (described.context, described.targets):
+        parts += [
+            collection.read([row for some in rows for row in some], size=size),
+            torch.repeat_interleave(torch.tensor([len(some) for some in rows])),
+        ]
+    return (*parts, collection.read(outside, size=size))
+
+
+def measure_trust(
+    model: CNAPs, context: Tensor, labels: Tensor, targets: Tensor, truth: Tensor, outside: Tensor, *, seed: int
+) -> dict[str, Any]:
+    """Calibration bins before and after the temperature, AUROC of scores of novelty, flipped labels found."""
+    from sklearn.metrics import roc_auc_score
+
+    recogniser = Recogniser.learn(model, Examples(context, labels.tolist()))
+    features = recogniser.features(torch.cat([targets, outside]))
+    with torch.no_grad():
+        logits = recogniser.adapted.classify(features[: len(targets)]).double()
+    found: dict[str, Any] = {
+        "context": len(labels),
+        "bins": {
+            "before": measure(logits, truth)["bins"],
+            "after": measure(logits / recogniser.temperature, truth)["bins"],
+        },
+    }
+    if len(outside):
+        novel = np.arange(len(features)) >= len(targets)
+        scores = recogniser.novelty(features), 1 - recogniser.probabilities(features).max(1)
+        found["auroc"] = {
+            name: round(float(roc_auc_score(novel, each)), 4) for name, each in zip(_SCORES, scores, strict=True)
+        }
+    wrong, flipped = flip_labels(labels, seed)
+    if len(flipped):
+        recogniser = Recogniser.learn(model, Examples(context, wrong.tolist()))
+        given = recogniser.features(context)
+        fit = leave_one_out(model.head, given, wrong, recogniser.temperature)
+        judged = judge(fit, wrong.numpy(), recogniser.names)
+        found["flipped"] = {
+            "labels": len(flipped),
+            "first": len(flipped & {each.index for each in judged[: len(flipped)]}),
+            "suspects": sum(each.suspicious for each in judged),
+            "found": sum(each.suspicious and each.index in flipped for each in judged),
+        }
+    return found
+
+
+def flip_labels(labels: Tensor, seed: int) -> tuple[Tensor, set[int]]:
+    """A tenth of the labels replaced by others at random, and which; only of classes with at least three examples.
+
+    >>> wrong, flipped = flip_labels(torch.arange(4).repeat(5), seed=0)
+    >>> len(flipped), int((wrong != torch.arange(4).repeat(5)).sum())
+    (2, 2)
+    """
+    chance = np.random.default_rng(seed)
+    wrong, ways = labels.clone(), int(labels.max()) + 1
+    flipped: set[int] = set()
+    for i in chance.permutation(len(labels)).tolist():
+        if len(flipped) < int(FLIPPED * len(labels)) and (wrong == labels[i]).sum() > 2:
+            wrong[i] = (labels[i] + int(chance.integers(1, ways))) % ways
+            flipped.add(i)
+    return wrong, flipped
+
+
+def trust_report(data: dict[str, Any]) -> Report:
+    """Three tables and a picture, from what `trust_runs` gave."""
+    names = list(data["bins"])
+    tasks = {name: [task for task in data["tasks"] if task["data set"] == name] for name in names}
+    errors = {
+        when: [calibration_error(data["bins"][name][when]) for name in names] for when in ("before", "after")
+    }
+    calibration = Table("Expected calibration error", ["data set", "before calibration", "after"])
+    calibration.rows = [[name, f"{a:.3f}", f"{b:.3f}"] for name, a, b in zip(names, *errors.values(), strict=True)]
+    calibration.rows.append(["mean", *[f"{np.mean(each):.3f}" for each in errors.values()]])
+    novelty = Table("AUROC (%) for images of classes outside the task", ["data set", *_SCORES, "tasks"])
+    aurocs = {
+        name: [Estimate.of([task["auroc"][score] for task in tasks[name] if "auroc" in task]) for score in _SCORES]
+        for name in names
+        if any("auroc" in task for task in tasks[name])
+    }
+    novelty.rows = [[name, *map(str, found), found[0].count] for name, found in aurocs.items()]
+    if aurocs:
+        means = [Estimate.average(list(column)) for column in zip(*aurocs.values(), strict=True)]
+        novelty.rows.append(["mean", *map(str, means), means[0].count])
+    review = Table(
+        "10% of the labels flipped: share found (%)",
+        ["data set", "among the first 10%", "called suspicious", "of those called, truly flipped", "flipped"],
+    )
+    sums = {
+        name: np.sum([list(task["flipped"].values()) for task in tasks[name] if "flipped" in task], axis=0)
+        for name in names
+        if any("flipped" in task for task in tasks[name])
+    }
+    sums["all"] = np.sum(list(sums.values()), axis=0)
+    for name, (labels, first, suspects, found) in sums.items():
+        shares = [first / labels, found / labels, found / max(suspects, 1)]
+        review.rows.append([name, *[f"{100 * share:.1f}" for share in shares], int(labels)])
+    text = [
+        "Tasks by the Meta-Dataset protocol. Calibration divides logits by a temperature from ways and shots that "
+        "validation tasks gave" + ("." if data["setup"]["model"]["calibration"] else "; this model has none."),
+        "Novelty is one minus the cosine to the nearest class mean, features weighed as the classifier does.",
+        "An example is judged by the others, in closed form, under the FiLM that all labels made, wrong ones too.",
+    ]
+    figure = new_figure(13, 4)
+    left, middle, right = figure.subplots(1, 3)
+    left.plot([0, 1], [0, 1], color="#999999", linewidth=0.8)
+    for i, when in enumerate(("before", "after")):
+        count, confidence, hits = np.sum([data["bins"][name][when] for name in names], axis=0)
+        some = count >= 20
+        left.plot(confidence[some] / count[some], hits[some] / count[some], "o-", color=COLOURS[i], label=when)
+    left.set(title="calibration, all data sets", xlabel="probability", ylabel="share that is right")
+    left.legend()
+    _bars(middle, list(aurocs), [[100 * each.mean for each in found] for found in aurocs.values()], list(_SCORES))
+    middle.set(title="images of no class", ylabel="AUROC (%)", ylim=(50, 110))
+    _bars(
+        right,
+        list(sums),
+        [[100 * s[1] / s[0], 100 * s[3] / s[0]] for s in sums.values()],
+        list(review.columns[1:3]),
+    )
+    right.set(title="flipped labels", ylabel="found (%)", ylim=(0, 120))
+    tables = {"calibration": calibration, "novelty": novelty, "review": review}
+    return Report("trust", "How far answers can be trusted", text, tables, {"trust": figure}, data)
+
+
+def calibration_error(bins: Sequence[Sequence[float]]) -> float:
+    """The expected calibration error of predictions, sum of confidence and hits by bin.
+
+    >>> calibration_error([[2, 2], [1.2, 1.8], [1, 2]])
+    0.1
+    """
+    count, confidence, hits = np.array(bins)
+    return round(float(np.abs(confidence - hits).sum() / count.sum()), 6)
+
+
+def _bars(axes: Any, names: Sequence[str], rows: Sequence[Sequence[float]], labels: Sequence[str]) -> None:
+    for i, (label, heights) in enumerate(zip(labels, zip(*rows, strict=True), strict=True)):
+        axes.bar(np.arange(len(names)) + 0.4 * i, heights, 0.38, color=COLOURS[i], label=label)
+    axes.set_xticks(np.arange(len(names)) + 0.2, names, rotation=20)
+    axes.legend(fontsize="small", loc="upper right")

@@ -1,0 +1,257 @@
+"""Predictions over HTTP, of one task or of a folder of them, with concurrent requests answered in batches."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import FileResponse, PlainTextResponse, Response
+from pydantic import BaseModel
+from starlette.datastructures import UploadFile
+
+from cnaps.errors import CnapsError
+from cnaps.runtime.recogniser import Recogniser
+from cnaps.serving.decoding import Decoder
+from cnaps.serving.safety import Guard
+from cnaps.serving.tasks import TaskFolder
+
+MAX_IMAGES = 32  # a request
+MAX_WAITING = 1_024  # images, from their arrival to their answer; beyond it the server says that it is busy
+_BATCH = 32
+_STATIC = Path(__file__).parent.parent / "static"
+
+
+class Prediction(BaseModel):
+    """The answer for one image: its label with all probabilities, or the reason why it was refused."""
+
+    name: str
+    label: str | int | None = None
+    probability: float | None = None
+    probabilities: dict[str, float] | None = None
+    error: str | None = None
+
+
+class Answer(BaseModel):
+    """The answer to a request, in the order of its images."""
+
+    predictions: list[Prediction]
+
+
+class Batcher:
+    """Runs what waits together: while one batch is computed, the next one gathers."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[tuple[Recogniser, np.ndarray, asyncio.Future[Any]]] = asyncio.Queue()
+        self._thread = ThreadPoolExecutor(1, "predict")
+        self._worker: asyncio.Task[None] | None = None
+        self.batches = self.images = 0
+
+    async def __call__(self, recogniser: Recogniser, images: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Probabilities (C,) for each image, uint8 (S, S, 3)."""
+        loop = asyncio.get_running_loop()
+        self._worker = self._worker or loop.create_task(self._run())
+        futures = [loop.create_future() for _ in images]
+        for image, future in zip(images, futures, strict=True):
+            self._queue.put_nowait((recogniser, image, future))
+        return list(await asyncio.gather(*futures))
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            batch = [await self._queue.get()]
+            while len(batch) < _BATCH and not self._queue.empty():
+                batch.append(self._queue.get_nowait())
+            for task in dict.fromkeys(recogniser for recogniser, _, _ in batch):
+                images = [image for recogniser, image, _ in batch if recogniser is task]
+                futures = [future for recogniser, _, future in batch if recogniser is task]
+                try:
+                    found = await loop.run_in_executor(self._thread, self._compute, task, images)
+                except Exception as error:
+                    for future in futures:
+                        if not future.done():
+                            future.set_exception(error)
+                    continue
+                for future, answer in zip(futures, found, strict=True):
+                    if not future.done():  # the one who asked may have left
+                        future.set_result(answer)
+
+    def _compute(self, recogniser: Recogniser, images: list[np.ndarray]) -> list[np.ndarray]:
+        pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
+        probabilities = recogniser.probabilities(recogniser.features(pixels))
+        self.batches += 1
+        self.images += len(images)
+        return list(probabilities)
+
+    def close(self) -> None:
+        """Stop."""
+        if self._worker is not None:
+            self._worker.cancel()
+        self._thread.shutdown()
+
+
+def add_prediction(
+    app: FastAPI,
+    source: TaskFolder | Callable[[], Recogniser | None],
+    decoder: Decoder,
+    max_waiting: int = MAX_WAITING,
+) -> Batcher:
+    """Add predictions, `/health`, `/metrics` and `/docs` to an application; close what it returns."""
+    batcher = Batcher()
+    started = time.time()
+    counts = {"requests": 0, "refused_images": 0, "busy": 0, "waiting": 0, "seconds": 0.0}
+    file = {"type": "string", "format": "binary"}
+    form = {"type": "object", "properties": {"files": {"type": "array", "items": file}}}
+    content = {"multipart/form-data": {"schema": form}, "image/*": {"schema": file}}
+
+    body = {"requestBody": {"required": True, "content": content}}
+
+    async def answer(request: Request, recogniser: Recogniser | None) -> Answer:
+        begun = time.perf_counter()
+        counts["requests"] += 1
+        uploads = await _uploads(request)
+        if counts["waiting"] + len(uploads) > max_waiting:
+            counts["busy"] += 1
+            raise HTTPException(503, "too many images are waiting", {"Retry-After": "1"})
+        counts["waiting"] += len(uploads)
+        size = recogniser.image_size if recogniser else None
+        try:
+            decoded = await asyncio.gather(
+                *(asyncio.to_thread(decoder.decode, data, size) for _, data in uploads), return_exceptions=True
+            )
+            images = [d.pixels for d in decoded if not isinstance(d, BaseException)]
+            if images and recogniser is None:
+                raise HTTPException(409, "nothing has been learned yet: give examples of at least two classes")
+            answers = iter(await batcher(recogniser, images) if recogniser else [])
+        finally:
+            counts["waiting"] -= len(uploads)
+        predictions = []
+        for (name, _), result in zip(uploads, decoded, strict=True):
+            if isinstance(result, CnapsError):
+                counts["refused_images"] += 1
+                predictions.append(Prediction(name=name, error=str(result)))
+            elif isinstance(result, BaseException):
+                raise result
+            else:
+                assert recogniser is not None
+                predictions.append(_prediction(name, recogniser.names, next(answers)))
+        counts["seconds"] += time.perf_counter() - begun
+        if all(p.error for p in predictions):
+            raise HTTPException(422, [p.model_dump(include={"name", "error"}) for p in predictions])
+        return Answer(predictions=predictions)
+
+    if isinstance(source, TaskFolder):
+
+        @app.get("/tasks")
+        def tasks() -> dict[str, list[str]]:
+            """The names of the task files that are in the folder now."""
+            return {"tasks": list(source.files())}
+
+        @app.post("/tasks/{name}/predict", openapi_extra=body)
+        async def predict_by(name: str, request: Request) -> Answer:
+            """Classify images by the task of that name; otherwise as `/predict` of a single task."""
+            try:
+                recogniser = await asyncio.to_thread(source.find, name)
+            except KeyError:
+                raise HTTPException(404, f"there is no task {name!r}; GET /tasks lists them") from None
+            except CnapsError as error:
+                raise HTTPException(409, str(error)) from error
+            return await answer(request, recogniser)
+
+    else:
+
+        @app.post("/predict", openapi_extra=body)
+        async def predict(request: Request) -> Answer:
+            """Classify images: a form with one or more `files`, or one image as the body of the request."""
+            return await answer(request, source())
+
+    @app.get("/health")
+    async def health() -> dict[str, Any]:
+        """Whether the server can answer, and what it knows."""
+        if isinstance(source, TaskFolder):
+            return {"status": "ok", "tasks": len(source.files())}
+        known = source()
+        return {"status": "ok" if known else "nothing learned yet", "classes": known.names if known else []}
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def metrics() -> str:
+        """Counters of this process in the text format of Prometheus."""
+        values = {
+            "requests_total": counts["requests"],
+            "request_seconds_total": round(counts["seconds"], 6),
+            "images_total": batcher.images,
+            "refused_images_total": counts["refused_images"],
+            "busy_total": counts["busy"],
+            "batches_total": batcher.batches,
+            "waiting_images": counts["waiting"],
+            "uptime_seconds": round(time.time() - started, 3),
+        }
+        return "".join(f'cnaps_{name}{{process="{os.getpid()}"}} {value}\n' for name, value in values.items())
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return FileResponse(_STATIC / "docs.html")
+
+    return batcher
+
+
+def create_serving(
+    task: str, model: str | None = None, *, token: str | None = None, max_waiting: int = MAX_WAITING
+) -> FastAPI:
+    """An application that answers predictions of a task file, or of every one in a folder, and nothing else."""
+    from fastapi.staticfiles import StaticFiles
+
+    source = open_tasks(task, model)
+    decoder = Decoder(0)  # each image is decoded at the size of its task
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        batcher.close()
+        decoder.close()
+
+    app = FastAPI(title="cnaps", docs_url=None, redoc_url=None, lifespan=lifespan)
+    app.add_middleware(Guard, token=token)
+    batcher = add_prediction(app, source, decoder, max_waiting)
+    app.mount("/static", StaticFiles(directory=_STATIC))
+    return app
+
+
+def open_tasks(task: str | Path, model: str | None) -> TaskFolder | Callable[[], Recogniser]:
+    """A folder of task files, or what gives the task of a single one."""
+    if Path(task).is_dir():
+        return TaskFolder(task, model)
+    recogniser = Recogniser.load(task, model)
+    return lambda: recogniser
+
+
+def serving_from_environment() -> FastAPI:
+    """What each of several worker processes calls; CNAPS_SERVING holds the arguments of `create_serving`."""
+    return create_serving(**json.loads(os.environ["CNAPS_SERVING"]))
+
+
+async def _uploads(request: Request) -> list[tuple[str, bytes]]:
+    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+        return [("image", await request.body())]
+    async with request.form(max_files=MAX_IMAGES + 1) as form:
+        files = [value for value in form.getlist("files") if isinstance(value, UploadFile)]
+        if not 1 <= len(files) <= MAX_IMAGES:
+            raise HTTPException(422, f"send 1 to {MAX_IMAGES} images as `files`; these are {len(files)}")
+        return [(file.filename or "image", await file.read()) for file in files]
+
+
+def _prediction(name: str, names: list[Any], probabilities: np.ndarray) -> Prediction:
+    best = int(probabilities.argmax())
+    every = {str(label): round(float(p), 6) for label, p in zip(names, probabilities, strict=True)}
+    return Prediction(
+        name=name, label=names[best], probability=round(float(probabilities[best]), 6), probabilities=every
+    )

@@ -1,0 +1,62 @@
+"""The task files of a folder by name, each read when it is first asked for, and again after it was replaced."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from pathlib import Path
+
+from cnaps.errors import CheckpointError, CnapsError, InputError
+from cnaps.runtime.recogniser import Recogniser
+
+ENDINGS = (".safetensors", ".task")
+_KEPT = 32  # tasks in memory: each holds the weights of its network with FiLM folded in
+
+
+class TaskFolder:
+    """Any number of threads and processes may read one folder: nothing is written to it."""
+
+    def __init__(self, folder: str | Path, model: str | None = None) -> None:
+        self.folder, self.model = Path(folder), model
+        if not self.folder.is_dir():
+            raise InputError(f"there is no folder {folder}")
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, tuple[tuple[int, ...], Recogniser | CnapsError]] = OrderedDict()
+
+    def files(self) -> dict[str, Path]:
+        """The task files there are now; a name from outside is looked up here and never becomes part of a path."""
+        try:
+            found = sorted(p for p in self.folder.iterdir() if p.suffix in ENDINGS and p.name[0] != ".")
+        except OSError as error:
+            raise CnapsError(f"the folder of tasks cannot be read: {error.strerror or error}") from error
+        return {path.name: path for path in found if path.is_file()}
+
+    def find(self, name: str) -> Recogniser:
+        """The task as its file is now: KeyError where there is none, CheckpointError where it is damaged."""
+        path = self.files()[name]
+        with self._lock:
+            # before reading: a file that is replaced meanwhile then differs from its stamp, and is read again
+            stamp = _stamp(path)
+            if name not in self._known or self._known[name][0] != stamp:
+                self._known[name] = stamp, self._read(path)
+            self._known.move_to_end(name)
+            while len(self._known) > _KEPT:
+                self._known.popitem(last=False)
+            found = self._known[name][1]
+        if isinstance(found, CnapsError):
+            raise found
+        return found
+
+    def _read(self, path: Path) -> Recogniser | CnapsError:
+        try:
+            return Recogniser.load(path, self.model)
+        except CnapsError as error:  # kept like a task, so that a damaged file is not read for every request
+            return CheckpointError(str(error).replace(str(path), path.name))
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    try:
+        about = path.stat()
+    except OSError:  # it has just been deleted
+        raise KeyError(path.name) from None
+    return about.st_mtime_ns, about.st_size, about.st_ino
