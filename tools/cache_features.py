@@ -10,7 +10,6 @@ FiLM vectors by collection (`mean`: of all others). The pass runs in bfloat16, w
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import io
 import time
 import tomllib
@@ -21,10 +20,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from cnaps.nn.checkpoints import load_model
 from cnaps.data.collection import Collection
 from cnaps.episodes import Limits, Sampler
 from cnaps.episodes.task import flat_rows
+from cnaps.nn.checkpoints import load_model
 from cnaps.nn.film import bind_folded, fold
 from cnaps.training.augment import augment_task
 from cnaps.training.config import Augmentation
@@ -53,7 +52,9 @@ def read(collection: Collection, rows: list[int], size: int, aspect: str) -> Ten
             out[place] = np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, box=box))
             continue
         scale = size / max(w, h)
-        small = np.asarray(image.resize((max(1, round(w * scale)), max(1, round(h * scale))), Image.Resampling.BILINEAR))
+        small = np.asarray(
+            image.resize((max(1, round(w * scale)), max(1, round(h * scale))), Image.Resampling.BILINEAR)
+        )
         rim = np.concatenate([small[0], small[-1], small[:, 0], small[:, -1]]).mean(0)
         out[place] = rim.astype(np.uint8)
         top, left = (size - small.shape[0]) // 2, (size - small.shape[1]) // 2
@@ -75,7 +76,9 @@ class Network:
         return x.mean((2, 3)), x.clamp_min(0).pow(3).mean((2, 3)).pow(1 / 3)
 
     @torch.no_grad()
-    def run(self, images: Tensor, labels: Tensor, context: int, film: str | list) -> tuple[Tensor, Tensor, list, Tensor]:
+    def run(
+        self, images: Tensor, labels: Tensor, context: int, film: str | list
+    ) -> tuple[Tensor, Tensor, list, Tensor]:
         """Features of context and targets; FiLM is made from the context alone."""
         model = self.model
         pixels = model.preprocess(images).contiguous(memory_format=torch.channels_last)
@@ -147,9 +150,13 @@ def main() -> None:
             size = sizes[index % len(sizes)]
             images = read(collection, [*context.tolist(), *targets.tolist()], o.coarse or size, o.aspect)
             if o.coarse:
-                images = torch.nn.functional.interpolate(
-                    images.float(), size=(size, size), mode="bilinear", align_corners=False
-                ).round().to(torch.uint8)
+                images = (
+                    torch.nn.functional.interpolate(
+                        images.float(), size=(size, size), mode="bilinear", align_corners=False
+                    )
+                    .round()
+                    .to(torch.uint8)
+                )
             n = len(context)
             if o.augment:
                 changed = augment_task(images[:n], images[n:], table, task_generator(o.seed, index))
@@ -158,8 +165,15 @@ def main() -> None:
             mean, gem, film, z = network.run(images, labels, n, film)
             found.append(
                 {
-                    "set": collection.name, "index": index, "size": size, "context": n, "labels": labels,
-                    "mean": mean.half(), "gem": gem.half(), "film": film, "z": z,
+                    "set": collection.name,
+                    "index": index,
+                    "size": size,
+                    "context": n,
+                    "labels": labels,
+                    "mean": mean.half(),
+                    "gem": gem.half(),
+                    "film": film,
+                    "z": z,
                 }
             )
         print(collection.name, len(found), round(time.time() - started), "s", flush=True)

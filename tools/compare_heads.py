@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cnaps.nn.checkpoints import load_model
-from cnaps.paper.learners.logreg import _solve
 from cnaps.nn.heads import RidgeHead
 from cnaps.nn.statistics import ClassStatistics
+from cnaps.paper.learners.logreg import _solve
 
 GROUPS = [16, 24, 40, 80, 112, 192, 1280]
 
@@ -36,7 +36,9 @@ def power(x: Tensor, exponent: float) -> Tensor:
 class Metric:
     """Per group: power, centre and whitening by the within-class covariance of training tasks."""
 
-    def __init__(self, tasks: list[dict], exponent: float, ridge: float, strength: float = 0.5, groups=GROUPS) -> None:
+    def __init__(
+        self, tasks: list[dict], exponent: float, ridge: float, strength: float = 0.5, groups=GROUPS
+    ) -> None:
         self.exponent, self.groups = exponent, groups
         sums, centres, total = [torch.zeros(g, g, dtype=torch.float64) for g in groups], [0.0] * len(groups), 0
         freedom = 0
@@ -50,7 +52,7 @@ class Metric:
             onehot = F.one_hot(labels, ways).double()
             means = onehot.T @ x / onehot.sum(0)[:, None]
             w = 1 / (by_set[t["set"]] * len(x))
-            within = (x - means[labels])
+            within = x - means[labels]
             for i, (part, mean) in enumerate(zip(within.split(groups, 1), x.mean(0).split(groups), strict=True)):
                 sums[i] += w * part.T @ part
                 centres[i] = centres[i] + w * len(x) * mean
@@ -133,8 +135,18 @@ def main() -> None:
         if o.logistic:
             w = torch.cat([torch.full((g,), float(v)) for g, v in zip(GROUPS, head.log_weight.exp(), strict=True)])
             for c in (10, 100, 1000):
-                rows.append((f"{label} + weights, logistic C={c}", score(valid, lambda t: logistic_accuracy(embed(t) * w, t, c))))
-                rows.append((f"{label}, last, logistic C={c}", score(valid, lambda t: logistic_accuracy(embed(t)[:, -1280:], t, c))))
+                rows.append(
+                    (
+                        f"{label} + weights, logistic C={c}",
+                        score(valid, lambda t: logistic_accuracy(embed(t) * w, t, c)),
+                    )
+                )
+                rows.append(
+                    (
+                        f"{label}, last, logistic C={c}",
+                        score(valid, lambda t: logistic_accuracy(embed(t)[:, -1280:], t, c)),
+                    )
+                )
         print(table(rows[-1:]).splitlines()[-1], round(time.time() - started), "s", flush=True)
 
     print({k: v.exp().tolist() if "log" in k else v.tolist() for k, v in head.named_parameters()})

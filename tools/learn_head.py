@@ -1,6 +1,6 @@
 """Learn the head's numbers, and a metric, on stored features of training tasks; judge them on those of validation tasks.
 
-    python tools/learn_head.py TRAIN.pt[,TRAIN.pt] VALID.pt[,VALID.pt] --metric full --epochs 6 [--save head.pt]
+python tools/learn_head.py TRAIN.pt[,TRAIN.pt] VALID.pt[,VALID.pt] --metric full --epochs 6 [--save head.pt]
 """
 
 from __future__ import annotations
@@ -133,7 +133,13 @@ def main() -> None:
             step += 1
         scores, loss = evaluate(head, valid)
         rows.append((f"epoch {epoch + 1}", scores))
-        print(table(rows).splitlines()[-1], f"valid {loss:.4f} train {seen / (len(order) // 8):.4f}", round(time.time() - started), "s", flush=True)
+        print(
+            table(rows).splitlines()[-1],
+            f"valid {loss:.4f} train {seen / (len(order) // 8):.4f}",
+            round(time.time() - started),
+            "s",
+            flush=True,
+        )
     for name, p in head.named_parameters():
         if p.numel() <= 100:
             print(name, (p.exp() if "log" in name else p).tolist())

@@ -1,6 +1,6 @@
 """FiLM vectors for `cache_features.py --film FILE`: for each validation set the mean over training tasks of other sets.
 
-    python tools/mean_film.py TRAIN.pt OUT.pt SET ... [--own VALID.pt --share 0.5]
+python tools/mean_film.py TRAIN.pt OUT.pt SET ... [--own VALID.pt --share 0.5]
 """
 
 from __future__ import annotations
@@ -13,7 +13,13 @@ import torch
 
 def mean(films: list) -> list:
     return [
-        [(sum(f[s][k][0].float() for f in films) / len(films), sum(f[s][k][1].float() for f in films) / len(films)) for k in range(len(films[0][s]))]
+        [
+            (
+                sum(f[s][k][0].float() for f in films) / len(films),
+                sum(f[s][k][1].float() for f in films) / len(films),
+            )
+            for k in range(len(films[0][s]))
+        ]
         for s in range(len(films[0]))
     ]
 

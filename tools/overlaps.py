@@ -19,7 +19,13 @@ from pathlib import Path
 
 from cnaps.data.splits import random_by_class
 
-ROLE = {"caltech101": "train", "fruits": "train", "fonts": "train", "math-symbols": "train", "plate-characters": "valid"}
+ROLE = {
+    "caltech101": "train",
+    "fruits": "train",
+    "fonts": "train",
+    "math-symbols": "train",
+    "plate-characters": "valid",
+}
 DIGITS = {
     "fonts": {f"Sample{n:03d}" for n in range(1, 11)},
     "math-symbols": set("0123456789"),

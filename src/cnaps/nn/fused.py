@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import product
 from typing import Any, cast
 
@@ -19,6 +20,20 @@ _ACTIVATIONS: dict[type[nn.Module], tuple[str, list[float]]] = {
     nn.ReLU6: ("hardtanh", [0.0, 6.0]),
 }
 ACTIVATIONS = tuple(_ACTIVATIONS)
+
+
+_precision = torch.float32
+
+
+@contextmanager
+def bfloat16() -> Iterator[None]:
+    """Fused convolutions made in here compute in bfloat16: on processors that know it, in a third of the time."""
+    global _precision
+    _precision = torch.bfloat16
+    try:
+        yield
+    finally:
+        _precision = torch.float32
 
 
 def can_fuse(conv: nn.Module) -> bool:
@@ -43,40 +58,42 @@ class FusedConv2d(nn.Module):
     def __init__(self, conv: nn.Conv2d, activation: nn.Module | None) -> None:
         super().__init__()
         self.conv = conv  # its weight and bias are those of the task
+        self.precision = _precision
         self.after = ("none", []) if activation is None else _ACTIVATIONS[type(activation)]
-        self.ready: dict[torch.Size, tuple[Tensor, Sequence[int]]] = {}  # weight and padding by the images' shape
+        # weight, bias and padding by the images' shape
+        self.ready: dict[torch.Size, tuple[Tensor, Tensor | None, Sequence[int]]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "ready": {}}  # the kernel's own layout cannot be copied, and is made again
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C_in, H, W) -> (N, C_out, H', W')."""
-        conv = self.conv
-        weight, padding = self._weight(x)
+        conv, x = self.conv, x.to(self.precision)
+        weight, bias, padding = self._weight(x)
         return torch.ops.mkldnn._convolution_pointwise(
-            x, weight, conv.bias, padding, conv.stride, conv.dilation, conv.groups, *self.after, ""
+            x, weight, bias, padding, conv.stride, conv.dilation, conv.groups, *self.after, ""
         )
 
     def plus(self, x: Tensor, shortcut: Tensor, activation: nn.Module | None = None) -> Tensor:
         """`activation(self(x) + shortcut)`."""
-        conv = self.conv
-        weight, padding = self._weight(x)
+        conv, x = self.conv, x.to(self.precision)
+        weight, bias, padding = self._weight(x)
         name, numbers = (None, []) if activation is None else _ACTIVATIONS[type(activation)]
         return torch.ops.mkldnn._convolution_pointwise.binary(
-            x, shortcut, weight, conv.bias, padding, conv.stride, conv.dilation, conv.groups,
+            x, shortcut, weight, bias, padding, conv.stride, conv.dilation, conv.groups,
             "add", None, name, numbers, "",
         )  # fmt: skip
 
-    def _weight(self, x: Tensor) -> tuple[Tensor, Sequence[int]]:
+    def _weight(self, x: Tensor) -> tuple[Tensor, Tensor | None, Sequence[int]]:
         shape = x.shape[1:]
         ready = self.ready.get(shape)
         if ready is None:
             conv = self.conv
             weight, padding = _place(conv, x)
             packed = torch.ops.mkldnn._reorder_convolution_weight(
-                weight, padding, conv.stride, conv.dilation, conv.groups, list(x.shape)
+                weight.to(self.precision), padding, conv.stride, conv.dilation, conv.groups, list(x.shape)
             )
-            ready = (packed, padding)
+            ready = (packed, None if conv.bias is None else conv.bias.to(self.precision), padding)
             self.ready = {shape: ready}  # one at a time: images of a task have one size
         return ready
 

@@ -47,7 +47,9 @@ class Tasks:
     shots: int | None = None
     targets: int | None = None
     hierarchy: bool = True
-    balance: float = 0.0  # collections are drawn in proportion to their number of classes to this power; 0: all alike
+    balance: float = (
+        0.0  # collections are drawn in proportion to their number of classes to this power; 0: all alike
+    )
 
     def __post_init__(self) -> None:
         check(self.total >= 1, "tasks.total must be at least 1")

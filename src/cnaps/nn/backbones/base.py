@@ -101,8 +101,8 @@ class Backbone(nn.Module):
 
 
 def pool(maps: Tensor) -> Tensor:
-    """Mean over the map, (N, C, H, W) -> (N, C)."""
-    return maps.mean((2, 3))
+    """Mean over the map, (N, C, H, W) -> (N, C); of bfloat16 in full precision."""
+    return (maps.float() if maps.dtype == torch.bfloat16 else maps).mean((2, 3))
 
 
 def _norms(stage: nn.Module) -> list[str]:
