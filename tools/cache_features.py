@@ -3,8 +3,8 @@
     python tools/cache_features.py OUT.pt COLLECTION:SPLIT ... --size 160 --tasks 12 --seed 7 --film own
 
 For every task the file holds pooled features of context and targets (all stages side by side, before the head's
-`embed`), labels, FiLM and z_G. `--film`: own, identity (shared terms only), frozen (the backbone as it is), or a file of
-FiLM vectors by collection (`mean`: of all others). The pass runs in bfloat16, which is three times as fast.
+`embed`), labels, FiLM and z_G. `--film`: own, identity (shared terms only), frozen (the backbone as it is), or a
+file of FiLM vectors by collection (tools/mean_film.py). The pass runs in bfloat16, which is three times as fast.
 """
 
 from __future__ import annotations

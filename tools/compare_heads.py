@@ -1,17 +1,21 @@
 """Heads on stored features: what a power, a metric and other pooling are worth, before anything is trained.
 
-    python tools/compare_heads.py TRAIN.pt[,TRAIN.pt] VALID.pt[,VALID.pt] [--variants all]
+    python tools/compare_heads.py TRAIN.pt[,TRAIN.pt] VALID.pt[,VALID.pt]
 
-Files are those of tools/cache_features.py. A metric comes from the within-class covariance of the training tasks. Prints a
-table in Markdown: accuracy in percent on each set of the validation files.
+Files are those of tools/cache_features.py. A metric comes from the within-class covariance of the training tasks.
+Prints a table in Markdown: accuracy in percent on each set of the validation files.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -19,6 +23,7 @@ from torch.nn import functional as F
 
 from cnaps.nn.checkpoints import load_model
 from cnaps.nn.heads import RidgeHead
+from cnaps.nn.left_out import left_out_logits
 from cnaps.nn.statistics import ClassStatistics
 from cnaps.paper.learners.logreg import _solve
 
@@ -83,10 +88,6 @@ def raw(t: dict) -> Tensor:
     return torch.cat([F.normalize(p, dim=1) for p in t["mean"].float().split(GROUPS, 1)], 1)
 
 
-def powered(exponent: float) -> Callable[[dict], Tensor]:
-    return lambda t: prepare(t, exponent).float()
-
-
 @torch.no_grad()
 def ridge_accuracy(head: RidgeHead, x: Tensor, t: dict) -> float:
     n, labels = t["context"], t["labels"]
@@ -117,45 +118,72 @@ def score(tasks: list[dict], accuracy: Callable[[dict], float]) -> dict[str, flo
     return {name: sum(v) / len(v) for name, v in found.items()}
 
 
+def reweighted(head: RidgeHead, last: float, ridge: float = 1.0, cosine: float = 1.0) -> RidgeHead:
+    """The head with its last stage `last` times as strong beside the others, its ridge and cosine part changed."""
+    changed = copy.deepcopy(head)
+    with torch.no_grad():
+        changed.log_weight[:-1] -= math.log(last)
+        changed.log_weight += (
+            0.5 * (head.log_weight.exp().square().sum() / changed.log_weight.exp().square().sum()).log()
+        )
+        changed.log_ridge += math.log(ridge)
+        changed.log_temperature[1] += math.log(cosine)
+    return changed
+
+
+@torch.no_grad()
+def chosen_accuracy(heads: list[RidgeHead], x: Tensor, t: dict) -> float:
+    """By the head under which left-out context examples are likeliest."""
+    n, labels = t["context"], t["labels"]
+    found = [left_out_logits(head, x[:n], labels[:n]) for head in heads]
+    known = ~found[0][:, 0].isnan()
+    losses = [
+        F.cross_entropy(each[known], labels[:n][known]).item() if known.sum() >= 5 else 0.0 for each in found
+    ]
+    return ridge_accuracy(heads[losses.index(min(losses))], x, t)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("train")
     parser.add_argument("valid")
-    parser.add_argument("--logistic", action="store_true")
+    parser.add_argument("--model", default="cnaps-lite0")
+    parser.add_argument("--rows", default="power,metric,weights,chosen,logistic")
     o = parser.parse_args()
     torch.set_num_threads(1)
-    train, valid = load(o.train), load(o.valid)
-    model = load_model("cnaps-lite0")
-    head = model.head
-    rows = []
+    train, valid = load(o.train) if "metric" in o.rows else [], load(o.valid)
+    head = load_model(o.model).head
+    assert isinstance(head, RidgeHead)
+    rows: list[tuple[str, dict[str, float]]] = []
 
-    def add(label: str, embed: Callable[[dict], Tensor], strengths=(), only=None) -> None:
+    def add(label: str, accuracy: Callable[[dict], float]) -> None:
         started = time.time()
-        rows.append((label + " + ridge", score(valid, lambda t: ridge_accuracy(head, embed(t), t))))
-        if o.logistic:
-            w = torch.cat([torch.full((g,), float(v)) for g, v in zip(GROUPS, head.log_weight.exp(), strict=True)])
-            for c in (10, 100, 1000):
-                rows.append(
-                    (
-                        f"{label} + weights, logistic C={c}",
-                        score(valid, lambda t: logistic_accuracy(embed(t) * w, t, c)),
-                    )
-                )
-                rows.append(
-                    (
-                        f"{label}, last, logistic C={c}",
-                        score(valid, lambda t: logistic_accuracy(embed(t)[:, -1280:], t, c)),
-                    )
-                )
+        rows.append((label, score(valid, accuracy)))
         print(table(rows[-1:]).splitlines()[-1], round(time.time() - started), "s", flush=True)
 
-    print({k: v.exp().tolist() if "log" in k else v.tolist() for k, v in head.named_parameters()})
-    add("as shipped", raw)
-    for e in (0.5, 0.7):
-        add(f"power {e}", powered(e))
-    for e in (1, 0.5):
-        for r in (0.1, 0.3, 1.0):
-            add(f"power {e}, metric r={r}", Metric(train, e, r))
+    add("as it is", lambda t: ridge_accuracy(head, raw(t), t))
+    if "power" in o.rows:
+        for e in (0.5, 0.7):
+            add(f"power {e}", partial(lambda e, t: ridge_accuracy(head, prepare(t, e).float(), t), e))
+    if "metric" in o.rows:
+        for e, r in product((1, 0.5), (0.1, 0.3, 1.0)):
+            metric = Metric(train, e, r)
+            add(f"power {e}, metric r={r}", partial(lambda m, t: ridge_accuracy(head, m(t), t), metric))
+    if "weights" in o.rows:
+        for last, ridge in product((1, 2, 4, 100), (0.25, 1, 4)):
+            h = reweighted(head, last, ridge)
+            add(f"last stage x{last}, ridge x{ridge}", partial(lambda h, t: ridge_accuracy(h, raw(t), t), h))
+        for cosine in (1e-6, 0.5, 2):
+            h = reweighted(head, 1, 1, cosine)
+            add(f"cosine part x{cosine}", partial(lambda h, t: ridge_accuracy(h, raw(t), t), h))
+    if "chosen" in o.rows:
+        heads = [reweighted(head, last, ridge) for last, ridge in product((1, 2, 4, 100), (1, 0.25))]
+        add("last x1 to x100, by left-out examples", lambda t: chosen_accuracy(heads, raw(t), t))
+    if "logistic" in o.rows:
+        weight = head.emphasis.detach()
+        for c in (10, 100, 1000):
+            add(f"weights, logistic C={c}", partial(lambda c, t: logistic_accuracy(raw(t) * weight, t, c), c))
+            add(f"last stage, logistic C={c}", partial(lambda c, t: logistic_accuracy(raw(t)[:, -1280:], t, c), c))
     print(table(rows))
 
 

@@ -1,4 +1,4 @@
-"""Learn the head's numbers, and a metric, on stored features of training tasks; judge them on those of validation tasks.
+"""Learn the head's numbers, and a metric, on stored features of training tasks; judge them on validation tasks.
 
 python tools/learn_head.py TRAIN.pt[,TRAIN.pt] VALID.pt[,VALID.pt] --metric full --epochs 6 [--save head.pt]
 """

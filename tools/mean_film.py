@@ -1,6 +1,6 @@
-"""FiLM vectors for `cache_features.py --film FILE`: for each validation set the mean over training tasks of other sets.
+"""FiLM vectors for `cache_features.py --film FILE`: for each set the mean over training tasks of other sets.
 
-python tools/mean_film.py TRAIN.pt OUT.pt SET ... [--own VALID.pt --share 0.5]
+python tools/mean_film.py TRAIN.pt OUT.pt SET ...
 """
 
 from __future__ import annotations
@@ -12,16 +12,12 @@ import torch
 
 
 def mean(films: list) -> list:
-    return [
-        [
-            (
-                sum(f[s][k][0].float() for f in films) / len(films),
-                sum(f[s][k][1].float() for f in films) / len(films),
-            )
-            for k in range(len(films[0][s]))
-        ]
-        for s in range(len(films[0]))
+    """The mean of several FiLMs, site by site."""
+    stages = [
+        [torch.stack([torch.cat(site).float() for site in sites]).mean(0) for sites in zip(*stage, strict=True)]
+        for stage in zip(*films, strict=True)
     ]
+    return [[tuple(site.chunk(2)) for site in stage] for stage in stages]
 
 
 def main(train: str, out: str, *sets: str) -> None:

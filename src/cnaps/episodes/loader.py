@@ -20,7 +20,8 @@ class TaskLoader:
 
     ``tasks`` is a sampler, or a list of descriptions (of a manifest, say). Without ``indices`` a list comes
     once from start to end, and a sampler's tasks 0, 1, 2, ... without end. At most ``prefetch`` tasks wait in
-    memory. ``size`` may depend on the task. An error is raised where its task would have come. Leaving the loop stops the threads::
+    memory. ``size`` may depend on the task. An error is raised where its task would have come. Leaving the loop
+    stops the threads::
 
         for task in TaskLoader(sampler, {"cu_birds": birds}, size=84, indices=range(600)):
             ...

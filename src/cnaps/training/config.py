@@ -21,7 +21,7 @@ class Data:
     train: tuple[str, ...] = ()  # a path without a suffix means its "train" classes
     valid: tuple[str, ...] = ()  # a path without a suffix means its "valid" classes
     image_size: int | None = None  # None: the model's own; validation is at this size
-    # For training, by the name of a collection ("others": of all not named): the sizes that its tasks are drawn at.
+    # For training, by the name of a collection ("others": all not named): the sizes that its tasks are drawn at.
     sizes: dict[str, Any] = field(default_factory=dict)
     workers: int = 1
     prefetch: int = 4
@@ -47,9 +47,7 @@ class Tasks:
     shots: int | None = None
     targets: int | None = None
     hierarchy: bool = True
-    balance: float = (
-        0.0  # collections are drawn in proportion to their number of classes to this power; 0: all alike
-    )
+    balance: float = 0.0  # collections are drawn by their number of classes to this power; 0: all alike
 
     def __post_init__(self) -> None:
         check(self.total >= 1, "tasks.total must be at least 1")

@@ -46,7 +46,7 @@ class Learner(Protocol):
 class FrozenFeatures:
     """Pixels -> features (N, d) of a backbone as it is; folded, so as fast as can be.
 
-    The pooled last stage, of unit length; with `every_stage` those of all stages side by side, each of unit length.
+    The pooled last stage, of unit length; with `every_stage` all stages side by side, each of unit length.
     `image_size` is that of the images it wants, if not everybody's.
     """
 
