@@ -53,10 +53,7 @@ def evaluate(
     beside: Annotated[
         str | None, typer.Option(help="'paper' sets its published table beside the results.")
     ] = None,
-    size: Annotated[
-        str | None, typer.Option(help="The side of images, or auto: by each task's examples; else the model's.")
-    ] = None,
-    precision: Annotated[str, typer.Option(help="Of convolutions: float32 or bfloat16.")] = "float32",
+    size: Annotated[int | None, typer.Option(min=16, help="The side of images; the model's if not given.")] = None,
     processes: Annotated[int, typer.Option(min=1, help="Processes on this machine.")] = 1,
 ) -> None:
     """Few-shot accuracy for each data set with 95% intervals, several methods on the same tasks.
@@ -79,10 +76,7 @@ def evaluate(
         limits = Limits(min_ways=min(5, most), max_ways=most, max_context=max(max_context, most))
         options = {"limits": limits, "seed": seed, "ways": ways, "shots": shots, "targets": targets}
         task_set = TaskSet.draw(collections, None if split == "all" else split, tasks, **options)
-    side = size_of(size)
-    if precision not in ("float32", "bfloat16"):
-        raise InputError(f"--precision takes float32 or bfloat16, not {precision!r}")
-    found = compare(model, names_of(chosen), task_set, out, size=side, precision=precision)
+    found = compare(model, names_of(chosen), task_set, out, size=size)
     if found is None:
         return
     names = sorted(found["setup"]["data set"])
@@ -152,17 +146,6 @@ def finish(report: Report, out: Path) -> None:
 def names_of(text: str) -> list[str]:
     """The parts of a list with commas."""
     return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def size_of(text: str | None) -> int | str | None:
-    """A number of pixels, or auto."""
-    from cnaps.errors import InputError
-
-    if text is None or text == "auto":
-        return text
-    if not text.isdigit() or int(text) < 16:
-        raise InputError(f"--size takes auto or a number of pixels from 16, not {text!r}")
-    return int(text)
 
 
 def label_of(chosen: str) -> str:

@@ -10,7 +10,6 @@ import hashlib
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,10 +22,8 @@ from cnaps.data.collection import Collection
 from cnaps.episodes import Sampler, TaskDescription, read_manifest
 from cnaps.episodes.task import flat_rows
 from cnaps.errors import DataError
-from cnaps.images.sizes import auto_size
 from cnaps.nn.backbones import Backbone
 from cnaps.nn.checkpoints import load_model
-from cnaps.nn.fused import bfloat16
 from cnaps.nn.model import CNAPs
 from cnaps.paper.experiments.scores import Score, ScoreBook, Scores, measure
 from cnaps.paper.learners import FeatureLearner, FrozenFeatures, Learner, create_learner, find_learner
@@ -94,13 +91,10 @@ def evaluate(
     task_set: TaskSet,
     book: ScoreBook,
     *,
-    size: int | None,
+    size: int,
     world: World | None = None,
 ) -> Scores:
-    """Score every learner on every task that is not in the book yet; gives all scores of the book.
-
-    Without a `size`, each task's examples say at which size its images are read.
-    """
+    """Score every learner on every task that is not in the book yet; gives all scores of the book."""
     done = book.read()
     if world is not None:
         world.wait()  # nobody writes before everybody has read
@@ -126,12 +120,11 @@ class _Runner:
         learners: Mapping[str, Learner],
         frozen: FrozenFeatures,
         collection: Collection,
-        size: int | None,
+        size: int,
         done: Mapping[tuple[str, str, int], Score],
     ) -> None:
         self.learners, self.collection, self.size, self.done = learners, collection, size, done
-        self.frozen = frozen
-        self.stores: dict[tuple[int, bool], FeatureStore] = {}  # by the size of images, and whether of every stage
+        self.store = FeatureStore(frozen, len(collection))
 
     def run(self, tasks: Sequence[TaskDescription]) -> Iterator[list[Score]]:
         """The new scores, task by task."""
@@ -141,39 +134,20 @@ class _Runner:
     def _due(self, described: TaskDescription) -> list[str]:
         return [n for n in self.learners if (n, self.collection.name, described.index) not in self.done]
 
-    def _side(self, learner: Learner, described: TaskDescription) -> int:
-        own = learner.frozen.image_size if isinstance(learner, FeatureLearner) else None
-        return own or self.size or auto_size(self.collection.looks(flat_rows(described.context)[0].tolist()))
+    def _read(self, described: TaskDescription) -> dict[int, Tensor]:
+        """The images that the task needs: all, or only those whose features are not known."""
+        rows = np.concatenate([flat_rows(described.context)[0], flat_rows(described.targets)[0]])
+        if all(isinstance(self.learners[name], FeatureLearner) for name in self._due(described)):
+            rows = self.store.missing(rows)
+        return dict(zip(rows.tolist(), self.collection.read(rows.tolist(), size=self.size), strict=True))
 
-    def _store(self, learner: FeatureLearner, side: int) -> FeatureStore:
-        """That of the learner's features, which learners with the same ones share."""
-        frozen = learner.frozen if learner.frozen.image_size else self.frozen
-        return self.stores.setdefault((side, frozen.every_stage), FeatureStore(frozen, len(self.collection)))
-
-    def _read(self, described: TaskDescription) -> dict[int, dict[int, Tensor]]:
-        """By size, the images that the task needs: all, or only those whose features are not known."""
-        every = np.concatenate([flat_rows(described.context)[0], flat_rows(described.targets)[0]])
-        wanted: dict[int, set[int]] = {}
-        for name in self._due(described):
-            learner = self.learners[name]
-            side = self._side(learner, described)
-            rows = self._store(learner, side).missing(every) if isinstance(learner, FeatureLearner) else every
-            wanted.setdefault(side, set()).update(rows.tolist())
-        return {
-            side: dict(zip(sorted(rows), self.collection.read(sorted(rows), size=side), strict=True))
-            for side, rows in wanted.items()
-        }
-
-    def _score(self, name: str, described: TaskDescription, images: Mapping[int, Mapping[int, Tensor]]) -> Score:
+    def _score(self, name: str, described: TaskDescription, images: Mapping[int, Tensor]) -> Score:
         learner = self.learners[name]
         context, labels = flat_rows(described.context)
         targets, target_labels = flat_rows(described.targets)
-        side = self._side(learner, described)
-        if isinstance(learner, FeatureLearner):
-            learn, get = learner.fit, self._store(learner, side).get
-        else:
-            learn, get = learner.adapt, _stack
-        given, asked = (get(rows, images[side]) for rows in (context, targets))
+        frozen = isinstance(learner, FeatureLearner)
+        learn = learner.fit if isinstance(learner, FeatureLearner) else learner.adapt
+        given, asked = ((self.store.get if frozen else _stack)(rows, images) for rows in (context, targets))
         began = time.perf_counter()
         logits = learn(given, torch.from_numpy(labels))(asked)
         seconds = round(time.perf_counter() - began, 4)
@@ -197,37 +171,26 @@ def load_learners(chosen: Iterable[str], base: CNAPs) -> tuple[dict[str, Learner
 
 
 def compare(
-    model: str,
-    chosen: Iterable[str],
-    task_set: TaskSet,
-    out: str | Path,
-    *,
-    size: int | str | None = None,
-    precision: str = "float32",
+    model: str, chosen: Iterable[str], task_set: TaskSet, out: str | Path, *, size: int | None = None
 ) -> dict[str, Any] | None:
     """Evaluate `name`, `name=FOLDER` or `name@variant=FOLDER` entries, by all processes; the first has the result.
 
     Methods without a model of their own use `model`, and all share its backbone. The result, setup and scores, is
-    plain data for `comparison_report`. A `size` of "auto" is chosen for each task by its examples; `precision` is
-    that of convolutions, float32 or bfloat16.
+    plain data for `comparison_report`.
     """
     base = load_model(model)
     side = size or base.image_size
-    with nullcontext() if precision == "float32" else bfloat16():
-        methods, identities = load_learners(chosen, base)
-        frozen = FrozenFeatures(base.backbone)
+    methods, identities = load_learners(chosen, base)
     world = join_world()
     main = world is None or world.is_main
     book = ScoreBook(out, world.rank if world else 0)
     setup = {
-        "tasks": {**task_set.protocol, "image size": side, "precision": precision},
+        "tasks": {**task_set.protocol, "image size": side},
         "data set": {name: task_set.collections[name].fingerprint for name in task_set.tasks},
         "learner": identities,
     }
     merged = book.agree(setup, write=main)
-    with nullcontext() if precision == "float32" else bfloat16():
-        own = None if side == "auto" else int(side)
-        scores = evaluate(methods, frozen, task_set, book, size=own, world=world)
+    scores = evaluate(methods, FrozenFeatures(base.backbone), task_set, book, size=side, world=world)
     if world is not None:
         world.close()
     return {"setup": merged, "scores": scores.to_json()} if main else None

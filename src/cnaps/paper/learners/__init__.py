@@ -26,7 +26,6 @@ from cnaps.paper.learners.gradient import (
 )
 from cnaps.paper.learners.logreg import LogisticRegressionProbe
 from cnaps.paper.learners.maml import Maml, ProtoMaml
-from cnaps.paper.learners.probe import SIZES, TunedProbe
 from cnaps.paper.learners.prototypes import MatchingNet, ProtoNet
 from cnaps.paper.learners.tadam import Tadam
 from cnaps.paper.learners.versa import Versa
@@ -62,16 +61,6 @@ def _frozen(name: str, summary: str, learner: type[FeatureLearner]) -> Entry:
     return Entry(name, summary, lambda backbone: learner(FrozenFeatures(backbone)))
 
 
-def _probe(size: int, every: bool) -> Entry:
-    def make(backbone: Backbone) -> Learner:
-        frozen = FrozenFeatures(backbone, every_stage=True, image_size=size)
-        return TunedProbe(frozen, frozen.size if every else backbone.feature_size)
-
-    stages = "all stages" if every else "the last stage"
-    summary = f"logistic regression on {stages} at {size} pixels, C by cross-validation"
-    return Entry(f"probe-{'all' if every else 'last'}-{size}", summary, make)
-
-
 def _gradient(name: str, summary: str, part: Callable[[Backbone], Part], descent: Descent) -> Entry:
     return Entry(name, summary, lambda backbone: GradientLearner(name, backbone, part, descent))
 
@@ -88,7 +77,6 @@ _ENTRIES = (
     _frozen("protonet", "distance to class means of frozen features", ProtoNet),
     _frozen("matchingnet", "attention over the context by frozen features", MatchingNet),
     _frozen("logreg", "logistic regression on frozen features", LogisticRegressionProbe),
-    *(_probe(size, every) for size in SIZES for every in (False, True)),
     _gradient("finetune", "all layers, 200 steps of Adam at 0.01", all_layers, Descent(200, 0.01, batch=8)),
     _gradient(
         "finetune-tuned", "all layers, 25 steps from prototypes", all_layers, Descent(25, 0.0001, "prototypes")

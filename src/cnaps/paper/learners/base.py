@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cnaps.nn.backbones.base import Backbone, pool
@@ -44,30 +44,19 @@ class Learner(Protocol):
 
 
 class FrozenFeatures:
-    """Pixels -> features (N, d) of a backbone as it is; folded, so as fast as can be.
+    """Pixels -> features (N, d) of unit length, of a backbone as it is; folded, so as fast as can be."""
 
-    The pooled last stage, of unit length; with `every_stage` all stages side by side, each of unit length.
-    `image_size` is that of the images it wants, if not everybody's.
-    """
-
-    def __init__(self, backbone: Backbone, *, every_stage: bool = False, image_size: int | None = None) -> None:
-        self.normalisation, self.image_size, self.every_stage = backbone.normalisation, image_size, every_stage
-        self.size = sum(backbone.channels[1:]) if every_stage else backbone.feature_size
+    def __init__(self, backbone: Backbone) -> None:
+        self.normalisation, self.size = backbone.normalisation, backbone.feature_size
         found = zip(backbone.stages, backbone.stage_units, strict=True)
-        self._stages = [fold(stage, units, fuse=True) for stage, units in found]
-        self._stem = fold(backbone.stem, backbone.stem_units, fuse=True)
+        stages = [fold(stage, units, fuse=True) for stage, units in found]
+        self._network = nn.Sequential(fold(backbone.stem, backbone.stem_units, fuse=True), *stages)
 
     @torch.no_grad()
     def __call__(self, pixels: Tensor) -> Tensor:
         """(N, 3, S, S) -> (N, d)."""
-        return torch.cat([self._features(part) for part in pixels.split(CHUNK)])
-
-    def _features(self, pixels: Tensor) -> Tensor:
-        x, pooled = self._stem(self.normalisation(pixels)), []
-        for stage in self._stages:
-            x = stage(x)
-            pooled.append(pool(x))
-        return torch.cat([F.normalize(each.float(), dim=1) for each in pooled[0 if self.every_stage else -1 :]], 1)
+        parts = [pool(self._network(self.normalisation(part))) for part in pixels.split(CHUNK)]
+        return F.normalize(torch.cat(parts), dim=1)
 
 
 class FeatureLearner(ABC):

@@ -6,11 +6,7 @@ Six of them: features of the last stage or of all stages, of images of 96, 160 o
 from __future__ import annotations
 
 import numpy as np
-import torch
 from scipy.optimize import minimize
-from torch import Tensor
-
-from cnaps.paper.learners.base import FeatureLearner, FrozenFeatures, Predictor
 
 STRENGTHS = (10.0, 100.0, 1000.0, 10000.0)  # scikit-learn's C
 FOLDS = 3
@@ -18,25 +14,19 @@ DEFAULT = 1000.0  # where no class has two examples, so that nothing can be left
 SIZES = (96, 160, 224)
 
 
-class TunedProbe(FeatureLearner):
-    """L2-regularised multinomial logistic regression; C by cross-validation on the context, each task anew."""
+def probe(context: np.ndarray, labels: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Logits (M, C) of target features (M, d), from context features (N, d) of unit length and labels 0..C-1 (N,).
 
-    def __init__(self, frozen: FrozenFeatures, columns: int) -> None:
-        super().__init__(frozen)
-        self.columns = columns  # the last so many
-
-    def fit(self, features: Tensor, labels: Tensor) -> Predictor:
-        """Solutions live in the span of the context, so everything happens in at most as many dimensions."""
-        x = features[:, -self.columns :].double().numpy()
-        centre = x.mean(0)
-        values, vectors = np.linalg.eigh((x - centre) @ (x - centre).T)
-        keep = values > 1e-10 * values[-1]
-        turn = (x - centre).T @ (vectors[:, keep] / np.sqrt(values[keep]))  # (d, r), orthonormal columns
-        inside, y = (x - centre) @ turn, labels.numpy()
-        w, b = solve(inside, y, int(y.max()) + 1, choose(inside, y))
-        weight = torch.from_numpy(turn @ w).to(features.dtype)
-        bias = torch.from_numpy(b - centre @ turn @ w).to(features.dtype)
-        return Predictor(lambda q: q[:, -self.columns :] @ weight + bias, weight.numel() + bias.numel())
+    Solutions live in the span of the context, so everything happens in at most N dimensions.
+    """
+    centre = context.mean(0)
+    x = (context - centre).astype(np.float64)
+    values, vectors = np.linalg.eigh(x @ x.T)
+    keep = values > 1e-10 * values[-1]
+    turn = x.T @ (vectors[:, keep] / np.sqrt(values[keep]))  # (d, r), orthonormal columns
+    inside = x @ turn
+    w, b = solve(inside, labels, int(labels.max()) + 1, choose(inside, labels))
+    return (targets - centre) @ turn @ w + b
 
 
 def choose(x: np.ndarray, y: np.ndarray) -> float:
