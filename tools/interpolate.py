@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 
 import torch
+from compare_heads import reweighted
 
 from cnaps.nn.checkpoints import load_model, save_model
 
@@ -19,6 +20,7 @@ def main() -> None:
     parser.add_argument("share", type=float)
     parser.add_argument("out")
     parser.add_argument("--shared", type=float, default=1.0)
+    parser.add_argument("--last", type=float, default=1.0, help="the last stage so much stronger in the head")
     parser.add_argument("--regulariser", type=float, default=0.05)
     o = parser.parse_args()
     first, last = load_model(o.start), load_model(o.end)
@@ -30,6 +32,7 @@ def main() -> None:
             mine.lerp_(other, o.share)
         # of low-rank terms the products are wanted between the two, which the factors side by side have
     first.shared.scale(o.shared)
+    first.head.load_state_dict(reweighted(first.head, o.last).state_dict())
     save_model(first, o.out, notes={**first.notes, "trained_on": last.notes.get("trained_on", {})})
 
 
