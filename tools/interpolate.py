@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 import torch
 from compare_heads import reweighted
@@ -21,6 +22,7 @@ def main() -> None:
     parser.add_argument("out")
     parser.add_argument("--shared", type=float, default=1.0)
     parser.add_argument("--last", type=float, default=1.0, help="the last stage so much stronger in the head")
+    parser.add_argument("--size", type=int, default=160, help="of images where nobody says another")
     parser.add_argument("--regulariser", type=float, default=0.05)
     o = parser.parse_args()
     first, last = load_model(o.start), load_model(o.end)
@@ -33,6 +35,7 @@ def main() -> None:
         # of low-rank terms the products are wanted between the two, which the factors side by side have
     first.shared.scale(o.shared)
     first.head.load_state_dict(reweighted(first.head, o.last).state_dict())
+    first.config = replace(first.config, image_size=o.size)
     save_model(first, o.out, notes={**first.notes, "trained_on": last.notes.get("trained_on", {})})
 
 
