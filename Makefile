@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup wheel demo test test-slow torture package-test oldest lint format bench docs collections default-model evaluate comparison joint results clean
+.PHONY: setup wheel demo test test-slow torture package-test oldest lint format bench docs collections overlaps default-model evaluate comparison joint results clean
 
 setup: $(READY)
 
@@ -74,7 +74,13 @@ docs: $(READY)
 
 # The data, the training and the evaluation of the default model; DATASETS is the folder of the archives.
 DATASETS ?= ../shared/datasets
-PREPARE = $(BIN)/cnaps data prepare --size 96
+REFERENCE ?= ../shared/reference
+PREPARE = $(BIN)/cnaps data prepare --size 512
+# Domains for training, and whole domains that only decide between models. Classes that show what is tested are left out
+# by the files of configs/splits, which tools/overlaps.py writes.
+TRAIN_DOMAINS := pokemon canteen-food chess-pieces coins-euro coins-jordan hiragana playing-cards seedlings
+VALID_DOMAINS := food-bangla sports fish-market monkeys aerial-scenes leaves syllables
+PARTED := caltech101 fruits fonts math-symbols plate-characters
 
 collections: $(READY)
 	$(PREPARE) ilsvrc_2012 $(DATASETS)/ilsvrc-val.tar collections/ilsvrc_2012 --splits random
@@ -83,28 +89,44 @@ collections: $(READY)
 	$(PREPARE) cu_birds $(DATASETS)/cub-birds.tar collections/cu_birds
 	$(PREPARE) vgg_flower $(DATASETS)/vgg-flower.tar collections/vgg_flower
 	$(PREPARE) quickdraw $(DATASETS)/quickdraw.zip collections/quickdraw
-	for name in caltech101 fruits pokemon fonts; do \
+	for name in $(PARTED); do $(PREPARE) folder $(DATASETS)/$$name.tar collections/$$name \
+	  --splits configs/splits/$$name.json || exit 1; done
+	for name in $(TRAIN_DOMAINS); do \
 	  $(PREPARE) folder $(DATASETS)/$$name.tar collections/$$name --splits train || exit 1; done
+	for name in $(VALID_DOMAINS); do \
+	  $(PREPARE) folder $(DATASETS)/$$name.tar collections/$$name --splits valid || exit 1; done
 	$(PREPARE) mnist $(DATASETS) collections/mnist
 	$(PREPARE) cifar10 $(DATASETS)/cifar10.tar collections/cifar10
+	$(PREPARE) cifar100 $(DATASETS)/cifar100-test.zip collections/cifar100
 	$(PREPARE) traffic_sign $(DATASETS)/traffic-sign.tar collections/traffic_sign
 	$(PREPARE) dtd $(DATASETS)/dtd.tar collections/dtd --splits test
 
+overlaps: $(READY)
+	$(BIN)/python tools/overlaps.py $(DATASETS) $(REFERENCE) configs/splits
+
+# Three parts of training; what ships lies between the second and the third (docs/default-model.md).
+PYTHON_ONE = OMP_NUM_THREADS=1 $(BIN)/python
+FEATURES = $(PYTHON_ONE) tools/cache_features.py
 default-model: collections
 	$(BIN)/cnaps train configs/cnaps-lite0.toml --run runs/cnaps-lite0 --processes 2
 	$(BIN)/cnaps train configs/cnaps-lite0-taught.toml --run runs/cnaps-lite0-taught --processes 2
-	$(BIN)/cnaps ship runs/cnaps-lite0-taught/last src/cnaps/models/cnaps-lite0 --average runs/cnaps-lite0/last --shared 0.85
-	$(BIN)/cnaps evaluate $(addprefix collections/,tiny_imagenet omniglot cu_birds vgg_flower quickdraw) --model cnaps-lite0 \
-	  --learners cnaps --split valid --tasks 40 --seed 7 --max-ways 20 --max-context 200 --processes 2 --out out/valid
-	$(BIN)/cnaps calibrate src/cnaps/models/cnaps-lite0 out/valid
+	$(BIN)/cnaps ship runs/cnaps-lite0-taught/last runs/cnaps-lite0-96 --average runs/cnaps-lite0/last --shared 0.85
+	$(BIN)/cnaps train configs/cnaps-lite0-sizes.toml --run runs/sizes-1 --processes 2
+	$(BIN)/python tools/interpolate.py runs/cnaps-lite0-96 runs/sizes-1/last 0.4 runs/between --shared 0.65 --last 1.6
+	mkdir -p out/features
+	$(FEATURES) out/features/128.pt --model runs/between --size 128 --tasks 8 \
+	  $(patsubst %,collections/%:valid,plate-characters syllables omniglot quickdraw)
+	$(FEATURES) out/features/224.pt --model runs/between --size 224 --tasks 10 \
+	  $(patsubst %,collections/%:valid,sports monkeys food-bangla aerial-scenes)
+	$(PYTHON_ONE) tools/calibrate_features.py runs/between out/features/128.pt,out/features/224.pt
+	$(BIN)/cnaps ship runs/between src/cnaps/models/cnaps-lite0
 
 UNSEEN := mnist,cifar10,traffic_sign,dtd
 TESTED := ilsvrc_2012 tiny_imagenet omniglot cu_birds vgg_flower quickdraw mnist cifar10 traffic_sign dtd
 
 evaluate: collections
-	$(BIN)/cnaps evaluate $(addprefix collections/,$(TESTED)) --model cnaps-lite0 \
-	  --learners cnaps,logreg,protonet,matchingnet \
-	  --against logreg --max-ways 20 --max-context 200 --unseen $(UNSEEN) --processes 2 --out out/evaluation
+	$(PYTHON_ONE) tools/evaluate_default.py run out/evaluation $(addprefix collections/,$(TESTED) cifar100)
+	$(PYTHON_ONE) tools/evaluate_default.py report out/evaluation results/evaluation --unseen $(UNSEEN),cifar100
 
 # Every method of the paper's comparisons under one training budget, then on the same tasks. Rates are lower where all of
 # theta is trained; Mahalanobis distances of raw features need a temperature in the loss.

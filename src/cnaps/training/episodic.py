@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +16,14 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from cnaps.data.collection import Collection, class_fingerprint
-from cnaps.episodes import Sampler, Task, TaskLoader
+from cnaps.episodes import Sampler, Task, TaskDescription, TaskLoader
 from cnaps.nn.checkpoints import save_model
 from cnaps.paper.learners.tadam import Tadam
 from cnaps.training.augment import augment_task
 from cnaps.training.config import TrainConfig, check
 from cnaps.training.distributed import World
 from cnaps.training.engine import Job, NonFiniteError, Stopping
-from cnaps.training.tasks import TaskStream, open_collections, task_generator, validation_sampler
+from cnaps.training.tasks import TaskStream, open_collections, task_generator, task_size, validation_sampler
 from cnaps.training.teacher import Teacher
 
 if TYPE_CHECKING:
@@ -223,13 +224,18 @@ class EpisodicJob(Job):
 
     def _load_from(self, step: int) -> Iterator[Task]:
         own = (index for s in range(step, self.steps) for index in self.world.share(self._indices(s)))
-        return self._load(self._stream, self._collections, own)
+        size = partial(task_size, self.config.data.sizes, self.size, self.config.seed)
+        return self._load(self._stream, self._collections, own, size)
 
     def _load(
-        self, tasks: Sampler | TaskStream, collections: dict[str, Collection], indices: Iterable[int]
+        self,
+        tasks: Sampler | TaskStream,
+        collections: dict[str, Collection],
+        indices: Iterable[int],
+        size: Callable[[TaskDescription], int] | None = None,
     ) -> Iterator[Task]:
         data = self.config.data
-        return iter(TaskLoader(tasks, collections, self.size, indices, data.workers, data.prefetch))
+        return iter(TaskLoader(tasks, collections, size or self.size, indices, data.workers, data.prefetch))
 
     def _set_mode(self, step: int) -> None:
         """Whether theta's norms use the batch at hand (joint training) or running statistics."""
