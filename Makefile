@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-slow torture package-test oldest lint format bench docs collections overlaps default-model evaluate comparison joint results clean
+.PHONY: setup wheel demo test test-slow torture package-test oldest lint format bench docs collections overlaps default-model evaluate comparison joint results clean
 
 setup: $(READY)
 
@@ -15,8 +15,20 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-demo: $(READY)
-	$(BIN)/python -m cnaps.demo
+# One file that installs anywhere: pipx install "dist/cnaps-....whl[serve]"
+wheel: $(READY)
+	$(BIN)/python -m build --wheel --outdir dist .
+	@echo "install it: pipx install \"./$$(ls dist/*.whl | tail -1)[serve]\""
+
+# What people install: no torch.
+LIGHT := .venv-light
+$(LIGHT)/.ready: pyproject.toml constraints.txt
+	test -x $(LIGHT)/bin/python || $(PYTHON) -m venv $(LIGHT)
+	$(LIGHT)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+demo: $(LIGHT)/.ready
+	$(LIGHT)/bin/cnaps demo out/demo
 
 test: $(READY)
 	CNAPS_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -m 'not slow' -n 2
@@ -46,6 +58,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
@@ -150,4 +163,4 @@ results: $(READY)
 	$(BIN)/python tools/results.py
 
 clean:
-	rm -rf $(VENV) $(OLDEST) build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(LIGHT) $(OLDEST) build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

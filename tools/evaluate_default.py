@@ -3,8 +3,7 @@
     python tools/evaluate_default.py run OUT COLLECTION ... [--learners cnaps,probes] [--tasks 100] [--size auto]
     python tools/evaluate_default.py report OUT results/evaluation --unseen mnist,cifar10,...
 
-`run` goes on where it stood; several processes may share OUT, each with data sets of its own. Convolutions run in
-bfloat16 for all (`--precision float32` is three times as slow). FiLM other than a task's own: `--film` with a file of
+`run` goes on where it stood; several processes may share OUT, each with data sets of its own. FiLM other than a task's own: `--film` with a file of
 tools/mean_film.py, `identity`, or `frozen`, which is the backbone as it is.
 """
 
@@ -15,7 +14,6 @@ import json
 import math
 import os
 import time
-from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
@@ -29,10 +27,8 @@ from cnaps.data.collection import Collection
 from cnaps.episodes import Limits, Sampler, TaskDescription
 from cnaps.episodes.task import flat_rows
 from cnaps.images.sizes import auto_size
-from cnaps.nn.backbones.base import pool
 from cnaps.nn.checkpoints import load_model
 from cnaps.nn.film import fold
-from cnaps.nn.fused import bfloat16
 from cnaps.nn.model import CNAPs
 from cnaps.paper.experiments.comparison import comparison_report
 from cnaps.paper.experiments.scores import Score, Scores, measure
@@ -60,7 +56,7 @@ class Frozen:
             x, pooled = self.modules[0](x), []
             for module in self.modules[1:]:
                 x = module(x)
-                pooled.append(F.normalize(pool(x), dim=1))
+                pooled.append(F.normalize(x.mean((2, 3)), dim=1))
             features = torch.cat(pooled, 1).numpy()
             self.known |= dict(zip(some, features, strict=True))
         return np.stack([self.known[row] for row in rows.tolist()])
@@ -83,7 +79,7 @@ def with_film(model: CNAPs, film: list | str, images: Tensor, labels: Tensor, ta
             x, pooled = modules[0](x.contiguous(memory_format=torch.channels_last)), []
             for module in modules[1:]:
                 x = module(x)
-                pooled.append(pool(x))
+                pooled.append(x.mean((2, 3)))
             found.append(torch.cat(pooled, 1))
         return model.head.embed(torch.cat(found))
 
@@ -205,7 +201,6 @@ def main() -> None:
     runs.add_argument("--seed", type=int, default=0)
     runs.add_argument("--size", default="auto")
     runs.add_argument("--film", default="own")
-    runs.add_argument("--precision", default="bfloat16")
     runs.set_defaults(call=run)
     reports = commands.add_parser("report")
     reports.add_argument("out", type=Path)
@@ -216,8 +211,7 @@ def main() -> None:
     reports.set_defaults(call=report)
     o = parser.parse_args()
     torch.set_num_threads(1)
-    with bfloat16() if getattr(o, "precision", "float32") == "bfloat16" else nullcontext():
-        o.call(o)
+    o.call(o)
 
 
 if __name__ == "__main__":

@@ -236,9 +236,12 @@ def test_somebody_teaches_corrects_labels_exports_and_finds_it_all_again(
     page.picture("map")
 
     # exports arrive as files
-    page.click("#more summary")
-    page.click("[data-export=task]")
-    page.wait(lambda: list(page.downloads.glob("*.safetensors")))
+    page.click("[data-deploy]")
+    page.wait(lambda: "cnaps predict" in page.one("#deploy-lines").text)
+    page.picture("deploy")
+    page.click("#deploy-save")
+    page.wait(lambda: list(page.downloads.glob("*.task")))
+    page.click("#deploy .close")
 
     # killed without warning, everything is there again and the open page goes on by itself
     before = page.settle()
@@ -259,7 +262,7 @@ def test_somebody_teaches_corrects_labels_exports_and_finds_it_all_again(
     page.picture("dark")
     page.dark(False)
     page.browser.set_window_size(500, 900)
-    for tab in ("teach", "label", "review", "map"):
+    for tab in ("teach", "answers", "label", "review", "map"):
         page.tab(tab)
         wide = page.browser.execute_script("return document.documentElement.scrollWidth - innerWidth")
         assert wide <= 0, tab
@@ -377,8 +380,8 @@ def test_everything_has_a_name_and_the_keyboard_reaches_it(page: Page, pictures:
         seen.add(active.get_attribute("id") or active.get_attribute("class"))
     assert {"name", "undo", "tab-teach", "thumb", "new-name"} <= seen
     page.one("#tab-teach").send_keys(Keys.ARROW_RIGHT)
-    assert page.one("#label").is_displayed()
-    page.one("#tab-label").send_keys(Keys.ARROW_LEFT)
+    assert page.one("#answers").is_displayed()
+    page.one("#tab-answers").send_keys(Keys.ARROW_LEFT)
     page.one("#classes .thumb").send_keys("2")  # a focused image goes to the second class
     page.wait(lambda: list(page.classes().values()) == [1, 3])
     page.one("#classes .thumb").send_keys(Keys.DELETE)

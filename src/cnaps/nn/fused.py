@@ -1,18 +1,22 @@
 """Convolutions on a CPU with what follows them: norm, FiLM, sum, activation while the result is in the cache.
 
 `FusedConv2d` is for prediction; `LearningConv2d` has gradients, and is what makes training on a CPU bearable.
+Both call operations of torch that it does not promise to keep. Everything works without them too, slower: where
+they are missing, and with CNAPS_KERNELS=plain in the environment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import os
+from collections.abc import Sequence
 from itertools import product
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from cnaps.errors import InputError
 
 # name in oneDNN and its numbers
 _ACTIVATIONS: dict[type[nn.Module], tuple[str, list[float]]] = {
@@ -22,24 +26,19 @@ _ACTIVATIONS: dict[type[nn.Module], tuple[str, list[float]]] = {
 ACTIVATIONS = tuple(_ACTIVATIONS)
 
 
-_precision = torch.float32
-
-
-@contextmanager
-def bfloat16() -> Iterator[None]:
-    """Fused convolutions made in here compute in bfloat16: on processors that know it, in a third of the time."""
-    global _precision
-    _precision = torch.bfloat16
-    try:
-        yield
-    finally:
-        _precision = torch.float32
+def kernels_wanted() -> bool:
+    """The one switch between the kernels of this file and torch's own layers."""
+    wanted = os.environ.get("CNAPS_KERNELS", "fused")
+    if wanted not in ("fused", "plain"):
+        raise InputError(f"CNAPS_KERNELS cannot be {wanted!r}: it is fused (the default) or plain")
+    return wanted == "fused"
 
 
 def can_fuse(conv: nn.Module) -> bool:
-    """Whether there is a fused kernel for this convolution on its device."""
+    """Whether there is a fused kernel for this convolution on its device, and kernels are wanted."""
     return (
-        isinstance(conv, nn.Conv2d)
+        kernels_wanted()
+        and isinstance(conv, nn.Conv2d)
         and conv.weight.device.type == "cpu"
         and conv.weight.dtype == torch.float32
         and conv.padding_mode == "zeros"
@@ -58,42 +57,40 @@ class FusedConv2d(nn.Module):
     def __init__(self, conv: nn.Conv2d, activation: nn.Module | None) -> None:
         super().__init__()
         self.conv = conv  # its weight and bias are those of the task
-        self.precision = _precision
         self.after = ("none", []) if activation is None else _ACTIVATIONS[type(activation)]
-        # weight, bias and padding by the images' shape
-        self.ready: dict[torch.Size, tuple[Tensor, Tensor | None, Sequence[int]]] = {}
+        self.ready: dict[torch.Size, tuple[Tensor, Sequence[int]]] = {}  # weight and padding by the images' shape
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "ready": {}}  # the kernel's own layout cannot be copied, and is made again
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C_in, H, W) -> (N, C_out, H', W')."""
-        conv, x = self.conv, x.to(self.precision)
-        weight, bias, padding = self._weight(x)
+        conv = self.conv
+        weight, padding = self._weight(x)
         return torch.ops.mkldnn._convolution_pointwise(
-            x, weight, bias, padding, conv.stride, conv.dilation, conv.groups, *self.after, ""
+            x, weight, conv.bias, padding, conv.stride, conv.dilation, conv.groups, *self.after, ""
         )
 
     def plus(self, x: Tensor, shortcut: Tensor, activation: nn.Module | None = None) -> Tensor:
         """`activation(self(x) + shortcut)`."""
-        conv, x = self.conv, x.to(self.precision)
-        weight, bias, padding = self._weight(x)
+        conv = self.conv
+        weight, padding = self._weight(x)
         name, numbers = (None, []) if activation is None else _ACTIVATIONS[type(activation)]
         return torch.ops.mkldnn._convolution_pointwise.binary(
-            x, shortcut, weight, bias, padding, conv.stride, conv.dilation, conv.groups,
+            x, shortcut, weight, conv.bias, padding, conv.stride, conv.dilation, conv.groups,
             "add", None, name, numbers, "",
         )  # fmt: skip
 
-    def _weight(self, x: Tensor) -> tuple[Tensor, Tensor | None, Sequence[int]]:
+    def _weight(self, x: Tensor) -> tuple[Tensor, Sequence[int]]:
         shape = x.shape[1:]
         ready = self.ready.get(shape)
         if ready is None:
             conv = self.conv
             weight, padding = _place(conv, x)
             packed = torch.ops.mkldnn._reorder_convolution_weight(
-                weight.to(self.precision), padding, conv.stride, conv.dilation, conv.groups, list(x.shape)
+                weight, padding, conv.stride, conv.dilation, conv.groups, list(x.shape)
             )
-            ready = (packed, None if conv.bias is None else conv.bias.to(self.precision), padding)
+            ready = (packed, padding)
             self.ready = {shape: ready}  # one at a time: images of a task have one size
         return ready
 

@@ -7,26 +7,13 @@ too few to mean anything.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
-from cnaps.nn.heads import Head
-from cnaps.nn.left_out import left_out_logits
-
-
-def leave_one_out(head: Head, features: Tensor, labels: Tensor, temperature: float = 1.0) -> np.ndarray:
-    """Class probabilities (N, C) of each example by a classifier that has not seen it; nothing is refitted.
-
-    Features (N, d) are as the head's classifier reads them, labels are 0..C-1. Rows of NaN stand for examples
-    that are alone in their class: without them the class would not exist.
-    """
-    return (left_out_logits(head, features, labels) / temperature).softmax(1).numpy()
+from cnaps.runtime.accuracy import wilson
 
 
 @dataclass(frozen=True)
@@ -42,7 +29,7 @@ class Judgement:
 
 
 def judge(probabilities: np.ndarray, labels: np.ndarray, names: Sequence[Any]) -> list[Judgement]:
-    """From the answer of `leave_one_out`: all examples, the worst fit first.
+    """From the answer of `FittedTask.left_out`: all examples, the worst fit first.
 
     >>> first, *_ = judge(np.array([[0.2, 0.8], [0.9, 0.1]]), np.array([1, 1]), ["cat", "dog"])
     >>> first.index, first.better, first.suspicious
@@ -72,7 +59,7 @@ class LeftOut:
 
     @classmethod
     def of(cls, probabilities: np.ndarray, labels: np.ndarray) -> LeftOut:
-        """From the answer of `leave_one_out`.
+        """From the answer of `FittedTask.left_out`.
 
         >>> LeftOut.of(np.array([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]]), np.array([0, 1, 1])).correct
         2
@@ -82,20 +69,6 @@ class LeftOut:
         correct = int((probabilities[judged].argmax(1) == labels[judged]).sum())
         low, high = wilson(correct, total)
         return cls(correct, total, low, high, bool(total >= 10 and np.bincount(labels).min() >= 3))
-
-
-def wilson(correct: int, total: int, level: float = 0.95) -> tuple[float, float]:
-    """An interval for a share of successes that stays sensible for small numbers.
-
-    >>> [round(x, 2) for x in wilson(9, 10)]
-    [0.6, 0.98]
-    """
-    if total == 0:
-        return 0.0, 1.0
-    z = NormalDist().inv_cdf((1 + level) / 2)
-    share, z2 = correct / total, z * z / total
-    middle, half = share + z2 / 2, z * math.sqrt(share * (1 - share) / total + z2 / (4 * total))
-    return max(0.0, (middle - half) / (1 + z2)), min(1.0, (middle + half) / (1 + z2))
 
 
 def suspects(probabilities: np.ndarray, labels: np.ndarray, *, at_least: float = 0.3) -> list[tuple[int, int]]:

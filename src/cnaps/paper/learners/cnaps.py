@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cnaps.nn.model import Adapted, CNAPs
 from cnaps.paper.learners.base import Predictor
@@ -33,4 +33,6 @@ class TrainedLearner:
 def _count(adapted: Adapted | MamlAdapted) -> int:
     if isinstance(adapted, MamlAdapted):
         return sum(value.numel() for value in adapted.weights.values())
-    return len(adapted.film) + sum(value.numel() for value in adapted.classifier.buffers())
+    made = adapted.classifier
+    numbers = made.buffers() if isinstance(made, nn.Module) else vars(made).values()
+    return len(adapted.film) + sum(value.numel() for value in numbers if isinstance(value, Tensor))

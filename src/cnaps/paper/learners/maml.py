@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from cnaps.maths.heads import LinearClassifier
 from cnaps.nn.backbones import Backbone
 from cnaps.nn.checks import check_labels
-from cnaps.nn.heads import LinearClassifier
 from cnaps.nn.model import CNAPs, ModelConfig
 from cnaps.paper.learners.base import CHUNK
 from cnaps.paper.learners.gradient import start_head
@@ -96,7 +96,7 @@ class MamlAdapted:
         self.model, self.weights, self.classes = model, weights, classes
 
     @property
-    def classifier(self) -> nn.Module:
+    def classifier(self) -> LinearClassifier:
         """The last layer."""
         return LinearClassifier(self.weights["head.weight"], self.weights["head.bias"])
 

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.adaptation import FilmAdaptation
 from cnaps.nn.adapted import Adapted, default_chunk
 from cnaps.nn.backbones import Backbone
 from cnaps.nn.context import Context
 from cnaps.nn.film import Film, SiteFilm
 from cnaps.nn.model import CNAPs, ModelConfig
-from cnaps.nn.statistics import ClassStatistics
 from cnaps.paper.learners.base import class_means
 
 BUCKETS = 2048  # classes of the auxiliary task
@@ -64,7 +64,7 @@ class Tadam(CNAPs):
         context.run(self._stem())
         for stage in range(len(self.backbone.stages)):
             context.run(self._stage(stage, film[stage] if film else None))
-        return context.readout()
+        return context.readout(self.backbone.pools[-1])
 
     def auxiliary_loss(self, adapted: Adapted, names: Sequence[str]) -> Tensor:
         """Which of all training classes each class of the task is; `names` in the order of its labels."""
