@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from PIL import Image
 
-from cnaps.data.collection import Collection
+from cnaps.data.collection import write_collection
 from cnaps.images.sizes import Look, auto_size
 
 
@@ -41,5 +43,7 @@ def test_the_size_does_not_depend_on_the_order_and_most_examples_decide() -> Non
     assert auto_size(mixed) == auto_size(mixed[::-1]) == 224
 
 
-def test_a_collection_knows_how_its_images_look(digits: Collection) -> None:
-    assert auto_size(digits.looks(digits.rows(0)[:5])) == 96
+def test_a_collection_knows_how_its_images_look(tmp_path: Path) -> None:
+    examples = [(0, "drawn", drawing(40)), (0, "taken", photograph(40))]
+    collection = write_collection(tmp_path / "c", name="c", classes=["a"], examples=examples, size=64)
+    assert [(look.side, look.ink) for look in collection.looks([0, 1])] == [(40, True), (40, False)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,8 +14,10 @@ from cnaps.training.config import Data, Tasks
 from cnaps.training.tasks import TaskStream, task_size
 
 
-def test_the_size_of_a_task_is_one_of_its_collections_and_always_the_same(digits: Collection) -> None:
-    stream = TaskStream([(digits, None)], Tasks(total=60, min_ways=2, max_ways=5, max_context=20), seed=3)
+def test_the_size_of_a_task_is_one_of_its_collections_and_always_the_same(digits: Path) -> None:
+    stream = TaskStream(
+        [(Collection.open(digits), None)], Tasks(total=60, min_ways=2, max_ways=5, max_context=20), seed=3
+    )
     sizes = {"digits": [32, 48], "others": [64]}
     drawn = [task_size(sizes, 84, 3, stream[i]) for i in range(60)]
     assert Counter(drawn).keys() == {32, 48}

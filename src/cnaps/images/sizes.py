@@ -9,13 +9,16 @@ import numpy as np
 from PIL import Image
 
 INK = 96  # drawings and characters: strokes are seen well at this size
-ENLARGED = ((48, 128), (96, 160))  # images of fewer pixels a side than the first number: more would show nothing new
+ENLARGED = (
+    (48, 128),
+    (96, 160),
+)  # images of fewer pixels a side than the first number: more would show nothing new
 LARGE = 224
 
 
 @dataclass(frozen=True)
 class Look:
-    """What the choice depends on: the side of a square with as many pixels, and whether it shows ink on a ground."""
+    """What the choice depends on: the side of a square with as many pixels, and whether it is ink on a ground."""
 
     side: float
     ink: bool
