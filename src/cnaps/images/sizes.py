@@ -25,7 +25,7 @@ class Look:
 
     @classmethod
     def at(cls, image: Image.Image) -> Look:
-        """Of an image as it was opened.
+        """Of an image as it was opened; only a JPEG's own means are used to decode it faster.
 
         >>> Look.at(Image.new("L", (40, 10)))
         Look(side=20.0, ink=True)
