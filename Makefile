@@ -125,7 +125,8 @@ UNSEEN := mnist,cifar10,traffic_sign,dtd
 TESTED := ilsvrc_2012 tiny_imagenet omniglot cu_birds vgg_flower quickdraw mnist cifar10 traffic_sign dtd
 
 evaluate: collections
-	$(PYTHON_ONE) tools/evaluate_default.py run out/evaluation $(addprefix collections/,$(TESTED) cifar100)
+	$(PYTHON_ONE) tools/evaluate_default.py run out/evaluation $(addprefix collections/,$(TESTED) cifar100) \
+	  --precision bfloat16
 	$(PYTHON_ONE) tools/evaluate_default.py report out/evaluation results/evaluation --unseen $(UNSEEN),cifar100
 
 # Every method of the paper's comparisons under one training budget, then on the same tasks. Rates are lower where all of

@@ -3,8 +3,9 @@
     python tools/evaluate_default.py run OUT COLLECTION ... [--learners cnaps,probes] [--tasks 100] [--size auto]
     python tools/evaluate_default.py report OUT results/evaluation --unseen mnist,cifar10,...
 
-`run` goes on where it stood; several processes may share OUT, each with data sets of its own. FiLM other than a task's own: `--film` with a file of
-tools/mean_film.py, `identity`, or `frozen`, which is the backbone as it is.
+`run` goes on where it stood; several processes may share OUT, each with data sets of its own. `--precision
+bfloat16` is for all learners alike. FiLM other than a task's own: `--film` with a file of tools/mean_film.py,
+`identity`, or `frozen`, which is the backbone as it is.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+import bfloat16
 import numpy as np
 import torch
 from probes import SIZES, probe
@@ -38,7 +40,7 @@ BEST = "best probe"
 
 
 class Frozen:
-    """Features of a collection's images at one size, of all stages, each of unit length; computed once an image."""
+    """Features of a collection's images at one size, of all stages, each of unit length, computed once."""
 
     def __init__(self, model: CNAPs, collection: Collection, size: int) -> None:
         b = model.backbone
@@ -201,6 +203,7 @@ def main() -> None:
     runs.add_argument("--seed", type=int, default=0)
     runs.add_argument("--size", default="auto")
     runs.add_argument("--film", default="own")
+    runs.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     runs.set_defaults(call=run)
     reports = commands.add_parser("report")
     reports.add_argument("out", type=Path)
@@ -211,6 +214,8 @@ def main() -> None:
     reports.set_defaults(call=report)
     o = parser.parse_args()
     torch.set_num_threads(1)
+    if getattr(o, "precision", "") == "bfloat16":
+        bfloat16.install()
     o.call(o)
 
 
