@@ -95,7 +95,7 @@ class Page:
     def classes(self) -> dict[str, int]:
         cards = self.all("#classes > li")
         return {
-            card.find_element(By.TAG_NAME, "input").get_attribute("value"): len(
+            card.find_element(By.TAG_NAME, "textarea").get_attribute("value"): len(
                 card.find_elements(By.CLASS_NAME, "thumb")
             )
             for card in cards
