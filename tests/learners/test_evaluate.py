@@ -12,7 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 from cnaps.cli import app, main
-from cnaps.data.collection import Collection
+from cnaps.data.collection import Collection, metadata_digest
 from cnaps.episodes import Sampler, write_manifest
 from cnaps.errors import DataError
 from cnaps.nn.backbones import Backbone
@@ -207,7 +207,9 @@ def test_an_experiment_writes_table_picture_and_page(
         folder = tmp_path / "second"
         folder.mkdir()
         (folder / "images.arrow").write_bytes((digits.path / "images.arrow").read_bytes())
-        (folder / "collection.json").write_text(json.dumps({**second, "name": "second"}))
+        (folder / "collection.json").write_text(
+            json.dumps({**second, "name": "second", "digest": metadata_digest({**second, "name": "second"})})
+        )
         sets.append(folder)
     run("experiment", name, *sets, "--model", saved_model, "--out", tmp_path / "out", "--tasks", count, *options)
     for kind in ("md", "json", "html", "csv", "png"):

@@ -29,6 +29,7 @@ from cnaps.runtime.taskfile import read_task, write_task
 
 from ..conftest import small_backbone
 
+NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
 HEADS = ("linear", "cosine", "ridge", "mahalanobis")
 law = settings(max_examples=6, derandomize=True, deadline=None, database=None, phases=[Phase.generate])
 
@@ -192,7 +193,7 @@ def test_folding_norms_and_film_into_convolutions_changes_nothing(head, task, ad
 
 
 @pytest.mark.parametrize("head", HEADS)
-@given(task=tasks(), names=st.lists(st.text(min_size=1), min_size=5, max_size=5, unique=True))
+@given(task=tasks(), names=st.lists(NAMES, min_size=5, max_size=5, unique=True))
 @law
 @torch.no_grad()
 def test_a_saved_task_is_the_same_task(head, task, names):
@@ -208,7 +209,7 @@ def test_a_saved_task_is_the_same_task(head, task, names):
         write_task(Path(folder) / "task", fitted)
         again = read_task(Path(folder) / "task", model)
     assert (again.names, again.image_size) == (fitted.names, 32)
-    assert (again.film == film).all()
+    np.testing.assert_allclose(again.film, film, atol=1e-6)  # as are all numbers of a file
     np.testing.assert_allclose(again.statistics.means, s.means.numpy(), atol=1e-6)  # kept in single precision
     # the scatter of a class is kept in half precision
     tolerance = 2e-2 if model.head.needs_scatter else 1e-5

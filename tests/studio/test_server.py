@@ -229,25 +229,15 @@ def test_the_interface_is_described(page: Page) -> None:
     assert "Predict over HTTP" in page.client.get("/docs").text
 
 
-@pytest.fixture(scope="module")
-def task(tmp_path_factory: pytest.TempPathFactory, pictures: Pictures) -> Path:
-    from cnaps import FewShotClassifier
-
-    path = tmp_path_factory.mktemp("task") / "things.safetensors"
-    files = [(p, name) for name, paths in pictures.items() for p in paths[:3]]
-    FewShotClassifier().fit([p for p, _ in files], [name for _, name in files]).save(path)
-    return path
-
-
 def test_what_waits_is_computed_together(task: Path, pictures: Pictures) -> None:
     fitted = read_task(task)
     images = [read_pixels(path.read_bytes(), fitted.image_size) for path in pictures["panda"][3:8]]
 
-    async def ask() -> tuple[int, list[Any]]:
+    async def ask() -> tuple[float, list[Any]]:
         batcher = Batcher()
         answers = await asyncio.gather(*(batcher(fitted, [image]) for image in images))
         batcher.close()
-        return batcher.batches, [fitted.names[int(row.argmax())] for (row,) in answers]
+        return batcher.metrics["batches_total"], [fitted.names[int(row.argmax())] for (row,) in answers]
 
     assert asyncio.run(ask()) == (1, ["panda"] * 5)
 

@@ -33,7 +33,7 @@ from cnaps.errors import CnapsError
 from cnaps.nn.checkpoints import load_model
 from cnaps.runtime.engine import open_engine
 from cnaps.runtime.task import Examples, FittedTask
-from cnaps.runtime.taskfile import read_task
+from cnaps.runtime.taskfile import read_task, write_task
 from cnaps.training.config import TrainConfig
 from cnaps.training.distributed import World
 from cnaps.training.engine import Job, restore
@@ -192,7 +192,7 @@ def read_task_file(folder: Path) -> None:
     """Loaded, it must also answer, and be written again."""
     found = read_task(folder / "task", whole_model())
     _check_answers(found)
-    found.save(folder / "again")
+    write_task(folder / "again", found)
 
 
 def _check_answers(found: FittedTask) -> None:

@@ -19,7 +19,7 @@ from common import BACKBONE, Row, Scale, digits, encoded, small_model, small_tas
 from cnaps import load_model
 from cnaps.data.collection import Collection, write_collection
 from cnaps.errors import CnapsError
-from cnaps.runtime.taskfile import read_task
+from cnaps.runtime.taskfile import read_task, write_task
 from cnaps.studio.store import Project
 from cnaps.training.checkpoint import load_checkpoint
 from cnaps.training.run import checkpoints
@@ -51,7 +51,7 @@ def saving(scale: Scale, folder: Path) -> list[Row]:
     model = small_model()
     tasks = [small_task(model, shift=shift) for shift in range(2)]
     known = [model.fingerprint(), small_model(1).fingerprint()]
-    tasks[0].save(here / "task.safetensors")
+    write_task(here / "task.safetensors", tasks[0])
     model.save(here / "model")
     for wait in _waits(scale, 0.2):
         process = start(victims.save_tasks_and_models, str(here))

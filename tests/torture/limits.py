@@ -32,7 +32,7 @@ from cnaps.errors import CnapsError
 from cnaps.runtime.engine import open_engine
 from cnaps.runtime.results import Result, write_results
 from cnaps.runtime.task import Examples, FittedTask
-from cnaps.runtime.taskfile import read_task
+from cnaps.runtime.taskfile import read_task, write_task
 from cnaps.studio.store import Project
 from cnaps.training.checkpoint import load_checkpoint, save_checkpoint
 
@@ -63,7 +63,7 @@ def _writers(disk: Path, source: Path) -> dict[str, Callable[[], object]]:
 
     results = [Result(f"image {i}", (("a", 0.5), ("b", 0.5))) for i in range(2000)]
     return {
-        "task file": lambda: small_task(model).save(disk / "task"),
+        "task file": lambda: write_task(disk / "task", small_task(model)),
         "model": lambda: model.save(disk / "model"),
         "checkpoint": lambda: save_checkpoint(disk / "step", dict(model.state_dict()), {"step": 1}),
         "results": lambda: write_results(disk / "results.csv", results, []),
@@ -93,7 +93,7 @@ def full_disk(scale: Scale, folder: Path) -> list[Row]:
             return [Row("A full disk", "not tried", "this user may not mount a small disk", True)]
         model = small_model()
         task = small_task(model)
-        task.save(disk / "task")
+        write_task(disk / "task", task)
         model.save(disk / "model")
         save_checkpoint(disk / "step", dict(model.state_dict()), {"step": 0})
         with contextlib.suppress(OSError), (disk / "ballast").open("wb", buffering=0) as ballast:
@@ -223,7 +223,7 @@ def extreme_tasks(scale: Scale, folder: Path) -> list[Row]:
     task, _ = _learn(patches, [f"class {i:04d}" for i in range(scale.classes)])
     found = _sound(task, patches[:100])
     right = int((found.argmax(1) == np.arange(len(found))).sum())
-    task.save(folder / "many")
+    write_task(folder / "many", task)
     again = read_task(folder / "many", light_model())
     size = (folder / "many").stat().st_size / 1e6
     same = np.allclose(_sound(again, patches[:5]), found[:5], atol=2e-3)

@@ -20,7 +20,7 @@ def check(
     ),
 ) -> None:
     """Say of a project, collection, run, model or task file whether it is whole, and what is wrong."""
-    from cnaps.integrity import find_problems
+    from cnaps.cli.integrity import find_problems
 
     damaged = False
     for path in paths:

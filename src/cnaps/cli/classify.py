@@ -215,9 +215,8 @@ def export(
     from cnaps.runtime.export import export_onnx
 
     export_onnx(fitted, onnx)
-    size = fitted.image_size
     echo(
-        f"wrote {onnx}: uint8 RGB images (batch, 3, {size}, {size}) to probabilities of {len(fitted.names)} "
+        f"wrote {onnx}: uint8 RGB images of any size to probabilities of {len(fitted.names)} "
         f"classes, {onnx.stat().st_size / 1e6:.1f} MB"
     )
 

@@ -294,7 +294,7 @@ class MahalanobisClassifier:
 
     def __call__(self, features: Array) -> Array:
         """(M, d) -> (M, C)."""
-        xp = namespace(features)
+        xp, features = namespace(features), cast(features, self.basis)
         inside = features @ self.basis.T  # (M, r)
         outside = xp.sum(features**2, axis=1) - xp.sum(inside**2, axis=1)  # the same for every class
         gaps = inside[None] - self.means[:, None]  # (C, M, r)

@@ -18,7 +18,7 @@ from cnaps.maths.arrays import members_of
 from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.adaptation import FilmAdaptation
 from cnaps.nn.adapted import Adapted, AdaptedNetwork, default_chunk, running_mean
-from cnaps.nn.backbones import Backbone, create_backbone
+from cnaps.nn.backbones import Backbone, check_sites, create_backbone
 from cnaps.nn.checks import check_images, check_labels
 from cnaps.nn.context import Context
 from cnaps.nn.encoders import SetEncoder
@@ -84,7 +84,9 @@ class CNAPs(nn.Module):
         self.notes: dict[str, Any] = {}  # what is known of the model beside its weights, such as its calibration
         self._once: dict[int, tuple[object, nn.Module]] = {}  # folded stages, and what they were made from
         _check_config(config)
-        self.backbone = backbone if backbone is not None else create_backbone(config.backbone)
+        self.backbone = (
+            backbone if backbone is not None else create_backbone(config.backbone, image_size=config.image_size)
+        )
         self.backbone.requires_grad_(False)
         self.set_encoder: SetEncoder | None = None
         if config.embedding_size:
@@ -93,6 +95,7 @@ class CNAPs(nn.Module):
             )
         self.adaptation: FilmAdaptation | None = None
         if config.adaptation != "none":
+            check_sites(self.backbone)
             self.adaptation = FilmAdaptation(
                 self.backbone.channels,
                 self.backbone.site_channels,
@@ -192,7 +195,7 @@ class CNAPs(nn.Module):
         embedding = self._task_embedding(images, chunk_size, checkpoint or lite is not None)
         if earlier_embedding is not None:
             embedding = running_mean(earlier_embedding, earlier_images, embedding, len(images))
-        stages = len(self.backbone.stages)
+        stages, pools = len(self.backbone.stages), self.backbone.pools
         context = Context(
             images,
             chunk_size=chunk_size,
@@ -208,12 +211,12 @@ class CNAPs(nn.Module):
         features = []
         for stage in range(stages):
             if self.adaptation is not None:
-                pooled = context.readout(stage) if self.adaptation.autoregressive else None
+                pooled = context.readout(pools[stage], stage) if self.adaptation.autoregressive else None
                 film.append(self.adaptation.stage_film(stage, embedding.to(images.dtype), pooled, members))
             modules.append(self._stage(stage, film[stage] if film else None))
             context.run(modules[-1])
             if self.config.features == "all" or stage == stages - 1:
-                features.append(context.readout(stages))
+                features.append(context.readout(pools[stage + 1], stages))
         embedded = self.head.embed(torch.cat(features, 1))
         statistics = ClassStatistics.of(embedded, index, len(classes), scatter=self.head.needs_scatter)
         adapted = Adapted(self, Film(tuple(film)), classes, statistics, embedding, len(images) + earlier_images)
@@ -228,7 +231,8 @@ class CNAPs(nn.Module):
             self._stage(i, film.stages[i] if film.stages else None, fuse=fuse)
             for i in range(len(self.backbone.stages))
         ]
-        return AdaptedNetwork(self._stem(fuse=fuse), stages, self.head, self.config.features == "all")
+        pools, every = self.backbone.pools[1:], self.config.features == "all"
+        return AdaptedNetwork(self._stem(fuse=fuse), stages, pools, self.head, every)
 
     def _task_embedding(self, images: Tensor, chunk_size: int | None, recompute: bool = False) -> Tensor:
         if self.set_encoder is None:

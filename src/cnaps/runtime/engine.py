@@ -17,7 +17,7 @@ from cnaps.maths.arrays import members_of
 from cnaps.maths.heads import Head
 from cnaps.parallel import thread_count
 from cnaps.runtime.bundle import Bundle, has_bundle, read_bundle
-from cnaps.runtime.onnx import Port, write_model
+from cnaps.runtime.onnx import write_model
 from cnaps.weights import INSTALLED, list_models
 
 CHUNK = 32  # images that are run at once: few enough for a processor's cache
@@ -78,14 +78,20 @@ class Engine(Protocol):
 class OnnxEngine:
     """A bundle run by onnxruntime."""
 
-    def __init__(self, bundle: Bundle, name: str = "") -> None:
-        self._bundle, self.name = bundle, name
+    def __init__(self, bundle: Bundle, name: str = "", folder: str = "") -> None:
+        self._bundle, self.name, self._folder = bundle, name, folder
         self.fingerprint, self.image_size, self.head = bundle.fingerprint, bundle.image_size, bundle.head
         self.film_numbers, self.embedding_size = bundle.film_numbers, bundle.embedding_size
         self.notes = bundle.notes
         about = bundle.about["normalisation"]
         self.normalisation = tuple(about["mean"]), tuple(about["std"])
         self._sessions: dict[str, Any] = {}  # of what no task changes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and other processes open the model again: a pickle holds its name, not the network."""
+        if not self._folder:
+            return OnnxEngine, (self._bundle, self.name)
+        return _reopen, (self.name or self._folder, self.fingerprint)
 
     def check_size(self, size: int) -> int:
         """A size that the graphs can be used at."""
@@ -172,7 +178,7 @@ class OnnxEngine:
         name = self._bundle.stages[stage]
         if film is None:
             return self._fixed(name)
-        return self._session(name, with_film(self._bundle, stage, film))
+        return self._session(name, {**self._bundle.layers, **with_film(self._bundle, stage, film)})
 
     def _fixed(self, name: str) -> Any:
         """A session that all tasks share."""
@@ -186,10 +192,7 @@ class OnnxEngine:
     def _session(self, name: str, weights: Any) -> Any:
         graph = self._bundle.graph(name)
         used = {key: value for key, value in weights.items() if key.encode() in graph.nodes}
-        shapes: dict[str, tuple[str, ...]] = {"members": ("ways", "n"), "pooled": ("n", "c"), "embedding": ("e",)}
-        inputs = [Port(port, shapes.get(port, ("n", "c", "h", "w"))) for port in graph.inputs]
-        outputs = [Port(port, ("n", "c", "h", "w") if port.endswith(".map") else ()) for port in graph.outputs]
-        return _make_session(write_model(graph, used, inputs, outputs))
+        return _make_session(write_model(graph, used))
 
 
 def with_film(bundle: Bundle, stage: int, film: np.ndarray) -> dict[str, np.ndarray]:
@@ -199,7 +202,7 @@ def with_film(bundle: Bundle, stage: int, film: np.ndarray) -> dict[str, np.ndar
     place = 0
     for site in bundle.sites[stage]:
         gamma, beta = film[place : place + site.channels], film[place + site.channels : place + 2 * site.channels]
-        weight, bias = layers[f"{site.layer}.weight"], layers[f"{site.layer}.bias"]
+        weight, bias = layers[f"{site.layer}.weight"], layers.get(f"{site.layer}.bias", np.float32(0))
         layers[f"{site.layer}.weight"] = weight * gamma.reshape(-1, *[1] * (weight.ndim - 1))
         layers[f"{site.layer}.bias"] = bias * gamma + beta
         place += 2 * site.channels
@@ -270,4 +273,11 @@ def open_engine(source: Any, device: str = "auto") -> Engine:
 
 @lru_cache(maxsize=4)
 def _open_bundle(folder: str, name: str, stamp: int) -> OnnxEngine:
-    return OnnxEngine(read_bundle(folder), name)
+    return OnnxEngine(read_bundle(folder), name, folder)
+
+
+def _reopen(source: str, fingerprint: str) -> Engine:
+    engine = open_engine(source)
+    if engine.fingerprint != fingerprint:
+        raise CheckpointError(f"the model {source} is another one now ({engine.fingerprint}, not {fingerprint})")
+    return engine

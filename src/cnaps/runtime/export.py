@@ -120,15 +120,15 @@ class _Drawing:
         return self.add("LpNormalization", x, axis=1, p=2)
 
     def preprocessing(self, bundle: Bundle, size: int) -> None:
-        """Pillow's bilinear resizing: antialiased, rounded to whole greys; then normalisation."""
+        """Pillow's bilinear resizing: antialiased, each row first, rounded to whole greys; then normalisation."""
         self.nodes.append(node("Cast", ["images"], ["task/pixels"], to=_FLOAT))
-        sizes = self.tensor(np.array([size, size], np.int64))
-        x = self.add(
-            "Resize", "task/pixels", "", "", sizes, mode="linear", antialias=1, axes=[2, 3],
-            coordinate_transformation_mode="half_pixel",
-        )  # fmt: skip
-        x = self.add("Floor", self.add("Add", x, self.tensor(np.float32(0.5))))
-        x = self.add("Clip", x, self.tensor(np.float32(0)), self.tensor(np.float32(255)))
+        x, side, half = "task/pixels", self.tensor(np.array([size], np.int64)), self.tensor(np.float32(0.5))
+        for axis in (3, 2):
+            x = self.add(
+                "Resize", x, "", "", side, mode="linear", antialias=1, exclude_outside=1, axes=[axis],
+                coordinate_transformation_mode="half_pixel",
+            )  # fmt: skip
+            x = self.add("Floor", self.add("Add", x, half))
         self.add("Div", self.add("Sub", x, self.tensor(bundle.mean)), self.tensor(bundle.std), to=INPUT)
 
     def embedded(self, head: heads.Head, bundle: Bundle) -> str:

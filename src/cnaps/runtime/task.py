@@ -221,6 +221,12 @@ class FittedTask:
         for where, _, probabilities in self.embed(images, on_error):
             yield where, probabilities
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
     @cached_property
     def _network(self) -> Network:
         return self.engine.network(self.film)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cnaps.nn.backbones.base import Backbone, pool
+from cnaps.nn.backbones.base import Backbone
 from cnaps.nn.film import fold
 
 CHUNK = 64  # images run at once where no gradient is wanted
@@ -50,12 +50,14 @@ class FrozenFeatures:
         self.normalisation, self.size = backbone.normalisation, backbone.feature_size
         found = zip(backbone.stages, backbone.stage_units, strict=True)
         stages = [fold(stage, units, fuse=True) for stage, units in found]
-        self._network = nn.Sequential(fold(backbone.stem, backbone.stem_units, fuse=True), *stages)
+        self._network = nn.Sequential(
+            fold(backbone.stem, backbone.stem_units, fuse=True), *stages, backbone.pools[-1]
+        )
 
     @torch.no_grad()
     def __call__(self, pixels: Tensor) -> Tensor:
         """(N, 3, S, S) -> (N, d)."""
-        parts = [pool(self._network(self.normalisation(part))) for part in pixels.split(CHUNK)]
+        parts = [self._network(self.normalisation(part)) for part in pixels.split(CHUNK)]
         return F.normalize(torch.cat(parts), dim=1)
 
 

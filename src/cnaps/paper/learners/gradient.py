@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cnaps.nn.backbones.base import Backbone, pool
+from cnaps.nn.backbones.base import Backbone
 from cnaps.nn.film import bind, unite
 from cnaps.paper.learners.base import Predictor, class_means
 from cnaps.paper.learners.prototypes import ProtoNet
@@ -106,7 +106,7 @@ def film_layers(backbone: Backbone) -> Part:
         parts = zip(backbone.stages, backbone.sites, backbone.stage_units, film, strict=True)
         for stage, sites, units, values in parts:
             x = unite(bind(stage, sites, values), units)(x)
-        return pool(x)
+        return backbone.pools[-1](x)
 
     return network, [value for stage in film for site in stage for value in site]
 

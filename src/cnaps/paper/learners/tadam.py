@@ -64,7 +64,7 @@ class Tadam(CNAPs):
         context.run(self._stem())
         for stage in range(len(self.backbone.stages)):
             context.run(self._stage(stage, film[stage] if film else None))
-        return context.readout()
+        return context.readout(self.backbone.pools[-1])
 
     def auxiliary_loss(self, adapted: Adapted, names: Sequence[str]) -> Tensor:
         """Which of all training classes each class of the task is; `names` in the order of its labels."""

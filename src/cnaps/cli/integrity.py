@@ -26,6 +26,8 @@ def find_problems(path: Path) -> tuple[str, list[str]]:
         raise DataError(f"{path} is no project, collection, run or model")
     if not path.exists():
         raise DataError(f"{path} does not exist")
+    if not path.is_file():
+        raise DataError(f"{path} is neither a file nor a folder")
     return "task file", list(_task(path))
 
 
@@ -36,6 +38,11 @@ def _task(path: Path) -> Problems:
 
 
 def _model(folder: Path) -> Problems:
+    from cnaps.runtime.bundle import has_bundle, read_bundle
+
+    if has_bundle(folder):
+        yield from _said(lambda: read_bundle(folder))
+        return
     from cnaps.nn.checkpoints import load_model
 
     yield from _said(lambda: load_model(folder))
