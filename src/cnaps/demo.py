@@ -6,14 +6,13 @@ import time
 from pathlib import Path
 
 import numpy as np
-import torch
 from PIL import Image
 from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
 
 from cnaps.files import atomic_folder
 from cnaps.nn.checkpoints import DEFAULT_MODEL
-from cnaps.paper.learners.base import FrozenFeatures
-from cnaps.paper.learners.logreg import LogisticRegressionProbe
+from cnaps.nn.frozen import FrozenFeatures
 from cnaps.progress import track
 from cnaps.runtime.recogniser import Examples, Recogniser, open_model
 from cnaps.runtime.report import write_report
@@ -36,8 +35,8 @@ def main(folder: Path = Path("out/demo")) -> None:
     print(f"learned in {time.perf_counter() - ready:.2f} s, without a gradient step")
 
     rest = Examples.read(images, truth, network.image_size)
-    labels = torch.tensor([recogniser.names.index(name) for name in learned.names])
-    probe = LogisticRegressionProbe(FrozenFeatures(network.backbone)).adapt(learned.pixels, labels)
+    frozen = FrozenFeatures(network.backbone, every_stage=network.config.features == "all")
+    probe = LogisticRegression(C=1000.0, max_iter=1000).fit(frozen(learned.pixels).numpy(), learned.names)
     results: list[Result] = []
     right = probe_right = 0
     for start in track(range(0, len(images), 64), f"classifying {len(images):,} others"):
@@ -49,8 +48,8 @@ def main(folder: Path = Path("out/demo")) -> None:
             for path, p in zip(images[part], probabilities, strict=True)
         ]
         right += sum(result.label == name for result, name in zip(found, names, strict=True))
-        guesses = probe(pixels).argmax(1).tolist()
-        probe_right += sum(recogniser.names[i] == name for i, name in zip(guesses, names, strict=True))
+        guesses = probe.predict(frozen(pixels).numpy())
+        probe_right += sum(guess == name for guess, name in zip(guesses, names, strict=True))
         results += found
 
     write_report(folder / "report.html", results, [], examples, title=f"{len(images):,} handwritten digits")

@@ -174,7 +174,7 @@ def active(
     where = None if split == "all" else split
     options = {"split": where, "seeds": seeds, "size": base.image_size, "plan": plan}
     found = open_collections(data, where)
-    frozen = FrozenFeatures(base.backbone)
+    frozen = FrozenFeatures(base.backbone, every_stage=True)
     finish(active_report(active_runs(learners, identities, frozen, found, out, **options)), out)  # type: ignore[arg-type]
 
 

@@ -19,6 +19,7 @@ from cnaps.errors import CheckpointError
 from cnaps.files import atomic_folder, write_json
 from cnaps.nn.backbones import Backbone, create_backbone
 from cnaps.nn.model import CNAPs, ModelConfig
+from cnaps.nn.task_model import TaskModel, model_kind
 
 FORMAT, VERSION = "cnaps-model", 1
 _KEYS = {"format", "version", "kind", "model", "backbone_weights", "notes", "digest"}
@@ -36,7 +37,7 @@ def list_models() -> list[str]:
 
 
 def save_model(
-    model: CNAPs,
+    model: TaskModel,
     folder: str | os.PathLike[str],
     *,
     half: bool = False,
@@ -83,6 +84,22 @@ def load_model(
     >>> load_model("cnaps-lite0").config.backbone
     'efficientnet_lite0'
     """
+    model = load_task_model(source, device=device, backbone=backbone)
+    if not isinstance(model, CNAPs):
+        raise CheckpointError(
+            f"{source} holds a model of the compared method {model.kind!r}, which `cnaps evaluate` can use, "
+            "but no model that classifies for people"
+        )
+    return model
+
+
+def load_task_model(
+    source: str | os.PathLike[str] = DEFAULT_MODEL,
+    *,
+    device: torch.device | str = "cpu",
+    backbone: Backbone | None = None,
+) -> TaskModel:
+    """The same for every registered kind of models."""
     folder = _INSTALLED / str(source) if str(source) in list_models() else Path(source)
     config_file, weights_file = folder / "config.json", folder / "model.safetensors"
     if not config_file.is_file():
@@ -155,7 +172,7 @@ def load_weights(module: nn.Module, state: Mapping[str, Tensor], source: str) ->
     module.load_state_dict(state)
 
 
-def fingerprint(model: CNAPs) -> str:
+def fingerprint(model: TaskModel) -> str:
     """A hash of the configuration and of every weight."""
     config = asdict(model.config)
     if not config["shared_rank"]:  # came later: models without it keep the fingerprint that task files know
@@ -175,14 +192,13 @@ def _digest(config: Mapping[str, Any], weights: Path) -> str:
     return digest.hexdigest()
 
 
-def _class_of(kind: str, source: Path) -> type[CNAPs]:
-    if kind == CNAPs.kind:
-        return CNAPs
-    from cnaps.paper.learners import model_class
-
-    found = model_class(kind)
+def _class_of(kind: str, source: Path) -> type[TaskModel]:
+    found = model_kind(kind)
     if found is None:
-        raise CheckpointError(f"{source}: there are no models of the kind {kind!r} in this version of cnaps")
+        raise CheckpointError(
+            f"{source}: no models of the kind {kind!r} are known here; this version of cnaps has none, or it is a "
+            "method of the paper's comparisons, which is for `cnaps evaluate`"
+        )
     return found
 
 

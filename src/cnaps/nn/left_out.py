@@ -13,7 +13,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cnaps.nn.heads import CosineHead, Head, LinearClassifier, LinearHead, RidgeHead, orthonormal_rows
+from cnaps.errors import InputError
+from cnaps.nn.heads import (
+    CosineHead,
+    Head,
+    LinearClassifier,
+    LinearHead,
+    MahalanobisHead,
+    RidgeHead,
+    orthonormal_rows,
+)
 from cnaps.nn.statistics import ClassStatistics
 
 
@@ -29,14 +38,16 @@ def left_out_logits(head: Head, features: Tensor, labels: Tensor) -> Tensor:
     """
     features, labels = features.detach().double(), labels.to(features.device)
     members = F.one_hot(labels).double().T  # (C, N)
-    if isinstance(head, LinearHead):
+    if type(head) is LinearHead:
         logits = _linear(head, features, labels, members)
     elif isinstance(head, RidgeHead):
         logits = _ridge(head, features, labels, members)
     elif isinstance(head, CosineHead):
         logits = _cosine(head, features, labels, members)
-    else:
+    elif isinstance(head, MahalanobisHead):
         logits = _mahalanobis(features, labels, members)
+    else:
+        raise InputError(f"examples cannot be left out of a {type(head).__name__}: there is no closed form for it")
     return logits.masked_fill((members.sum(1)[labels] < 2)[:, None], math.nan).cpu()
 
 

@@ -26,6 +26,7 @@ from cnaps.nn.adapted import Adapted
 from cnaps.nn.checkpoints import list_models, load_model
 from cnaps.nn.model import CNAPs
 from cnaps.nn.statistics import ClassStatistics
+from cnaps.nn.task_model import TaskModel
 from cnaps.parallel import pick_device
 
 Name: TypeAlias = str | int
@@ -229,6 +230,10 @@ def open_model(source: ModelSource, device: str = "auto") -> tuple[CNAPs, str]:
     """A model and the name it has (empty for a folder or an object); read once and shared: nothing changes it."""
     if isinstance(source, CNAPs):
         return source, ""
+    if isinstance(source, TaskModel):
+        raise InputError(
+            f"a model of the compared method {source.kind!r} is for `cnaps evaluate`; give a CNAPs model"
+        )
     name = os.fspath(source)
     if name in list_models():
         return _read_model(name, device, 0), name

@@ -16,8 +16,8 @@ from torch.utils.checkpoint import checkpoint
 
 from cnaps.data.collection import Collection
 from cnaps.episodes import Sampler, Task, TaskLoader
+from cnaps.nn.adapted import Adapted
 from cnaps.nn.checkpoints import save_model
-from cnaps.paper.learners.tadam import Tadam
 from cnaps.training.augment import augment_task
 from cnaps.training.config import TrainConfig, check
 from cnaps.training.distributed import World
@@ -26,7 +26,7 @@ from cnaps.training.tasks import TaskStream, open_collections, task_generator, v
 from cnaps.training.teacher import Teacher
 
 if TYPE_CHECKING:
-    from cnaps.nn.model import CNAPs
+    from cnaps.nn.task_model import TaskModel
 
 
 NOTHING_TO_TRAIN = "this model has nothing to train: no adaptation, and a head without parameters"
@@ -37,7 +37,7 @@ class EpisodicJob(Job):
 
     prefix = "model."
 
-    def __init__(self, model: CNAPs, config: TrainConfig, world: World) -> None:
+    def __init__(self, model: TaskModel, config: TrainConfig, world: World) -> None:
         self.model = model.to(world.device)
         joint = config.theta.mode != "frozen"
         # A frozen theta asks for no gradient of its own: autograd then does no work for it.
@@ -134,11 +134,13 @@ class EpisodicJob(Job):
                 features = adapted.features(inputs)
             logits = adapted.classify(features)
             loss = F.cross_entropy(logits.float() / options.temperature, labels, reduction=options.reduction)
-            if isinstance(self.model, Tadam):
-                names = [f"{task.collection}/{name}" for name in task.class_names]
-                loss = loss + self.model.auxiliary_loss(adapted, names)
+            names = [f"{task.collection}/{name}" for name in task.class_names]
+            further = self.model.auxiliary_loss(adapted, names)
+            if further is not None:
+                loss = loss + further
             total = loss / count
             if self._teacher is not None and whole and self._teacher.teaches(task.collection):
+                assert isinstance(adapted, Adapted)
                 total = total + self._teacher.loss(task, adapted, features) / count
         if options.penalty:
             # The reference adds the penalty once a task, undivided; with the paper's means it is a mean too.

@@ -89,7 +89,7 @@ ADAPTER_COLUMNS = ("adapter", "numbers", "layers", "numbers a layer")
 
 def adapter_rows(backbone: Backbone) -> list[list[Any]]:
     """What FiLM and residual adapters add to each layer and to the whole network, under ADAPTER_COLUMNS."""
-    counts = [[p.numel() for p in part(backbone)[1]] for part in (film_layers, residual_adapters)]
+    counts = [[p.numel() for p in part(backbone).learned] for part in (film_layers, residual_adapters)]
     return [
         ["FiLM", sum(counts[0]), len(counts[0]) // 2, round(2 * sum(counts[0]) / len(counts[0]))],
         ["residual adapters", sum(counts[1]), len(counts[1]), round(sum(counts[1]) / len(counts[1]))],

@@ -23,10 +23,10 @@ from cnaps.episodes import Sampler, TaskDescription, read_manifest
 from cnaps.episodes.task import flat_rows
 from cnaps.errors import DataError
 from cnaps.nn.backbones import Backbone
-from cnaps.nn.checkpoints import load_model
-from cnaps.nn.model import CNAPs
+from cnaps.nn.checkpoints import load_task_model
+from cnaps.nn.task_model import TaskModel
 from cnaps.paper.experiments.scores import Score, ScoreBook, Scores, measure
-from cnaps.paper.learners import FeatureLearner, FrozenFeatures, Learner, create_learner, find_learner
+from cnaps.paper.learners import FEATURES, FeatureLearner, FrozenFeatures, Learner, create_learner, find_learner
 from cnaps.parallel import read_ahead
 from cnaps.progress import progress_bar
 
@@ -65,7 +65,7 @@ class TaskSet:
 
 
 class FeatureStore:
-    """Frozen features of a collection's images, filled in as tasks ask for them."""
+    """Frozen features of every stage of a collection's images, filled in as tasks ask for them."""
 
     def __init__(self, frozen: FrozenFeatures, count: int) -> None:
         self._frozen = frozen
@@ -148,6 +148,8 @@ class _Runner:
         frozen = isinstance(learner, FeatureLearner)
         learn = learner.fit if isinstance(learner, FeatureLearner) else learner.adapt
         given, asked = ((self.store.get if frozen else _stack)(rows, images) for rows in (context, targets))
+        if isinstance(learner, FeatureLearner):
+            given, asked = learner.frozen.narrow(given), learner.frozen.narrow(asked)
         began = time.perf_counter()
         logits = learn(given, torch.from_numpy(labels))(asked)
         seconds = round(time.perf_counter() - began, 4)
@@ -156,17 +158,22 @@ class _Runner:
         return Score(*where, **result, seconds=seconds)
 
 
-def load_learners(chosen: Iterable[str], base: CNAPs) -> tuple[dict[str, Learner], dict[str, str]]:
-    """Methods by label, and a fingerprint of what each was made from."""
+def load_learners(chosen: Iterable[str], base: TaskModel) -> tuple[dict[str, Learner], dict[str, str]]:
+    """Methods by label, and a fingerprint of what each was made from.
+
+    Of a method without training, `name@last` and `name@all` say which features it reads; else as `base` has them.
+    """
     methods: dict[str, Learner] = {}
     identities: dict[str, str] = {}
     for entry in chosen:
         label, _, folder = entry.partition("=")
-        method = label.partition("@")[0]
-        own = load_model(folder) if folder else base
-        methods[label] = create_learner(method, own)
-        trained = find_learner(method).trained
-        identities[label] = own.fingerprint() if trained else f"backbone {_fingerprint(own.backbone)}"
+        method, _, variant = label.partition("@")
+        own = load_task_model(folder) if folder else base
+        features = variant if variant in FEATURES else own.config.features
+        methods[label] = create_learner(method, own, features)
+        identities[label] = own.fingerprint()
+        if not find_learner(method).trained:
+            identities[label] = f"backbone {_fingerprint(own.backbone)}, {features} features"
     return methods, identities
 
 
@@ -178,7 +185,7 @@ def compare(
     Methods without a model of their own use `model`, and all share its backbone. The result, setup and scores, is
     plain data for `comparison_report`.
     """
-    base = load_model(model)
+    base = load_task_model(model)
     side = size or base.image_size
     methods, identities = load_learners(chosen, base)
     world = join_world()
@@ -190,7 +197,9 @@ def compare(
         "learner": identities,
     }
     merged = book.agree(setup, write=main)
-    scores = evaluate(methods, FrozenFeatures(base.backbone), task_set, book, size=side, world=world)
+    scores = evaluate(
+        methods, FrozenFeatures(base.backbone, every_stage=True), task_set, book, size=side, world=world
+    )
     if world is not None:
         world.close()
     return {"setup": merged, "scores": scores.to_json()} if main else None

@@ -38,7 +38,7 @@ def measure_speed(
     for count in shots:
         drawn = TaskSet.draw(collections, split, tasks, ways=5, shots=count, targets=10)
         named = {f"{name}@{count}": learner for name, learner in learners.items()}
-        scores = evaluate(named, FrozenFeatures(backbone), drawn, book, size=size)
+        scores = evaluate(named, FrozenFeatures(backbone, every_stage=True), drawn, book, size=size)
     return {"setup": setup, "learners": list(learners), "shots": list(shots), "scores": scores.to_json()}
 
 

@@ -7,15 +7,15 @@ import math
 import torch
 from torch import Tensor
 
-from cnaps.nn.model import Adapted, CNAPs
-from cnaps.paper.learners.base import Predictor
-from cnaps.paper.learners.maml import MamlAdapted
+from cnaps.nn.adapted import Adapted
+from cnaps.nn.task_model import Fitted, TaskModel
+from cnaps.paper.learners.base import FittedTask, Predictor, count_buffers
 
 
 class TrainedLearner:
     """A trained model behind the common protocol, calibrated where the model says how."""
 
-    def __init__(self, model: CNAPs, name: str = "cnaps") -> None:
+    def __init__(self, model: TaskModel, name: str = "cnaps") -> None:
         self.model, self.name = model, name
 
     @torch.no_grad()
@@ -30,7 +30,8 @@ class TrainedLearner:
         )
 
 
-def _count(adapted: Adapted | MamlAdapted) -> int:
-    if isinstance(adapted, MamlAdapted):
-        return sum(value.numel() for value in adapted.weights.values())
-    return len(adapted.film) + sum(value.numel() for value in adapted.classifier.buffers())
+def _count(fitted: Fitted) -> int:
+    if isinstance(fitted, Adapted):
+        return len(fitted.film) + count_buffers(fitted.classifier)
+    assert isinstance(fitted, FittedTask)
+    return fitted.numbers
