@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,25 @@ def test_a_difference_is_taken_over_the_tasks_that_both_have_done() -> None:
     assert difference is not None
     assert (difference.mean, difference.count) == (pytest.approx(0.2), 2)
     assert scores.difference("a", "c", ["digits"]) is None
+
+
+def test_the_interval_of_an_average_knows_that_data_sets_share_their_draws() -> None:
+    easy = [0.1, 0.5, 0.9, 0.3]  # the number of ways and shots of a task is the same in every data set
+    rows = [
+        replace(score(who, i, a + shift), collection=name)
+        for name in ("one", "two")
+        for who, shift in (("a", 0.05), ("b", 0.0))
+        for i, a in enumerate(easy)
+    ]
+    scores = Scores.of(rows)
+    alone, both = scores.accuracy("a", ["one"]), scores.accuracy("a", ["one", "two"])
+    assert alone is not None
+    assert both is not None
+    assert both.interval == pytest.approx(alone.interval)  # a second data set told nothing new
+    assert (both.mean, both.count) == (pytest.approx(0.5), 4)
+    difference = scores.difference("a", "b", ["one", "two"])
+    assert difference is not None
+    assert (difference.mean, difference.interval) == (pytest.approx(0.05), pytest.approx(0))
 
 
 def test_the_calibration_error_is_the_gap_between_confidence_and_hits() -> None:

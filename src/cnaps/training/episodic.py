@@ -46,7 +46,15 @@ class EpisodicJob(Job):
         check(bool(parameters), NOTHING_TO_TRAIN)
         o = config.optimiser
         adam = torch.optim.AdamW if o.weight_decay else torch.optim.Adam
-        optimiser = adam(parameters, o.learning_rate, (o.beta1, o.beta2), o.epsilon, o.weight_decay)
+        groups: list[dict[str, Any]] = [{"params": parameters}]
+        if joint and config.theta.learning_rate is not None:
+            theta = set(model.backbone.parameters())
+            share = config.theta.learning_rate / o.learning_rate
+            groups = [
+                {"params": [p for p in parameters if p not in theta]},
+                {"params": [p for p in parameters if p in theta], "share": share},
+            ]
+        optimiser = adam(groups, o.learning_rate, (o.beta1, o.beta2), o.epsilon, o.weight_decay)
         super().__init__(config, world, model, parameters, optimiser)
         self._average = [p.detach().clone() for p in parameters] if o.ema else []
         self.rule = config.validation.rule
@@ -212,8 +220,11 @@ class EpisodicJob(Job):
         sources = {
             c.name: {"split": split or "all", "source": c.source, "licence": c.licence} for c, split in self._train
         }
+        notes: dict[str, Any] = {"trained_on": sources}
+        if self.config.loss.temperature != 1:  # what its logits were divided by is part of what was learned
+            notes["calibration"] = [math.log(self.config.loss.temperature), 0.0, 0.0]
         with self.averaged():
-            save_model(self.model, folder, notes={"trained_on": sources})
+            save_model(self.model, folder, notes=notes)
 
     def _indices(self, step: int) -> range:
         tasks = self.config.tasks

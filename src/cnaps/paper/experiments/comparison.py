@@ -11,7 +11,7 @@ from cnaps.errors import InputError
 from cnaps.nn.backbones import Backbone
 from cnaps.paper.experiments.published import published_table
 from cnaps.paper.experiments.reporting import COLOURS, MARKERS, Report, Table, new_figure
-from cnaps.paper.experiments.scores import Estimate, Scores
+from cnaps.paper.experiments.scores import Estimate, Scores, without_seed
 from cnaps.paper.learners.gradient import film_layers, residual_adapters
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ def comparison_report(data: dict[str, Any]) -> Report:
     sets, whom to compare `against`, perhaps rows of `parameters`, and `beside`, whose published table to show.
     """
     name = data["name"]
-    scores, learners, against = Scores.from_json(data["scores"]), list(data["setup"]["learner"]), data["against"]
+    scores, against = Scores.from_json(data["scores"]), data["against"]
+    learners = list(dict.fromkeys(without_seed(who) for who in data["setup"]["learner"]))
     if against not in learners:
         raise InputError(f"cannot compare with {against}: there are results of {', '.join(learners)}")
     others = [who for who in learners if who != against]
@@ -36,11 +37,13 @@ def comparison_report(data: dict[str, Any]) -> Report:
             caption, ["data set", *names], [[row, *[cell(who, some) for who in names]] for row, some in rows]
         )
 
+    several = any(len(scores.seeds(who)) > 1 for who in learners)
+    seeded = "; in brackets the standard deviation over training seeds" if several else ""
     tables = {
         name: table(
-            "Accuracy in percent, mean over tasks with 95% interval",
+            "Accuracy in percent, mean over tasks with 95% interval" + seeded,
             learners,
-            lambda who, some: _cell(scores.accuracy(who, some)),
+            lambda who, some: _cell(scores.accuracy(who, some)) + _seeds(scores.spread(who, some)),
         ),
         "differences": table(
             f"Difference from {against} on the same tasks, in percentage points",
@@ -53,18 +56,19 @@ def comparison_report(data: dict[str, Any]) -> Report:
             lambda who, some: _error(scores.calibration_error(who, some)),
         ),
         "tasks": table(
-            "Number of tasks", learners, lambda who, some: sum(len(scores.column(who, c).index) for c in some)
+            "Number of tasks", learners, lambda who, some: sum(len(scores.tasks(who, c)) for c in some)
         ),
     }
     if not others:
         del tables["differences"]
-    counts = {len(scores.column(who, name).index) for who in learners for name in scores.collections}
+    counts = {len(scores.tasks(who, name)) for who in learners for name in scores.collections}
     if len(counts) == 1:
         del tables["tasks"]
     results = {
         who: {
             row: {
                 "accuracy": _numbers(scores.accuracy(who, some)),
+                "standard deviation over seeds": scores.spread(who, some),
                 f"difference from {against}": _numbers(scores.difference(who, against, some)),
                 "calibration error": scores.calibration_error(who, some),
             }
@@ -152,6 +156,10 @@ def _cell(estimate: Estimate | None, signed: bool = False) -> str:
     if estimate is None:
         return ""
     return estimate.signed if signed else str(estimate)
+
+
+def _seeds(spread: float | None) -> str:
+    return "" if spread is None else f" ({100 * spread:.1f})"
 
 
 def _error(value: float | None) -> str:

@@ -25,7 +25,7 @@ from cnaps.errors import DataError
 from cnaps.nn.backbones import Backbone
 from cnaps.nn.checkpoints import load_task_model
 from cnaps.nn.task_model import TaskModel
-from cnaps.paper.experiments.scores import Score, ScoreBook, Scores, measure
+from cnaps.paper.experiments.scores import Score, ScoreBook, Scores, measure, without_seed
 from cnaps.paper.learners import FEATURES, FeatureLearner, FrozenFeatures, Learner, create_learner, find_learner
 from cnaps.parallel import read_ahead
 from cnaps.progress import progress_bar
@@ -162,12 +162,13 @@ def load_learners(chosen: Iterable[str], base: TaskModel) -> tuple[dict[str, Lea
     """Methods by label, and a fingerprint of what each was made from.
 
     Of a method without training, `name@last` and `name@all` say which features it reads; else as `base` has them.
+    `name#1` is a model of another training seed: reports join those of one name.
     """
     methods: dict[str, Learner] = {}
     identities: dict[str, str] = {}
     for entry in chosen:
         label, _, folder = entry.partition("=")
-        method, _, variant = label.partition("@")
+        method, _, variant = without_seed(label).partition("@")
         own = load_task_model(folder) if folder else base
         features = variant if variant in FEATURES else own.config.features
         methods[label] = create_learner(method, own, features)
