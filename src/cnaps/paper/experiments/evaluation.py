@@ -25,7 +25,16 @@ from cnaps.errors import DataError
 from cnaps.nn.backbones import Backbone
 from cnaps.nn.checkpoints import load_task_model
 from cnaps.nn.task_model import TaskModel
-from cnaps.paper.experiments.scores import Score, ScoreBook, Scores, measure, without_seed
+from cnaps.paper.experiments.scores import (
+    Calibration,
+    Score,
+    ScoreBook,
+    Scores,
+    fit_calibration,
+    measure,
+    temperature,
+    without_seed,
+)
 from cnaps.paper.learners import FEATURES, FeatureLearner, FrozenFeatures, Learner, create_learner, find_learner
 from cnaps.parallel import read_ahead
 from cnaps.progress import progress_bar
@@ -93,6 +102,7 @@ def evaluate(
     *,
     size: int,
     world: World | None = None,
+    temperatures: Mapping[str, Calibration] | None = None,
 ) -> Scores:
     """Score every learner on every task that is not in the book yet; gives all scores of the book."""
     done = book.read()
@@ -104,7 +114,8 @@ def evaluate(
             todo = [each for each in described if any((who, name, each.index) not in done for who in learners)]
             mine = [todo[i] for i in (world.share(range(len(todo))) if world else range(len(todo)))]
             row = bar.add_task(name, total=len(mine), note="")
-            for task in _Runner(learners, frozen, task_set.collections[name], size, done).run(mine):
+            runner = _Runner(learners, frozen, task_set.collections[name], size, done, temperatures or {})
+            for task in runner.run(mine):
                 book.append(task)
                 bar.update(row, advance=1, note="  ".join(f"{s.learner} {s.accuracy:.3f}" for s in task))
     if world is not None:
@@ -122,7 +133,9 @@ class _Runner:
         collection: Collection,
         size: int,
         done: Mapping[tuple[str, str, int], Score],
+        temperatures: Mapping[str, Calibration],
     ) -> None:
+        self.temperatures = temperatures
         self.learners, self.collection, self.size, self.done = learners, collection, size, done
         self.store = FeatureStore(frozen, len(collection))
 
@@ -153,6 +166,8 @@ class _Runner:
         began = time.perf_counter()
         logits = learn(given, torch.from_numpy(labels))(asked)
         seconds = round(time.perf_counter() - began, 4)
+        if name in self.temperatures:
+            logits = logits / temperature(self.temperatures[name], described.ways, len(context))
         result = measure(logits.float().cpu(), torch.from_numpy(target_labels))
         where = (name, self.collection.name, described.index, described.ways, len(context))
         return Score(*where, **result, seconds=seconds)
@@ -179,12 +194,19 @@ def load_learners(chosen: Iterable[str], base: TaskModel) -> tuple[dict[str, Lea
 
 
 def compare(
-    model: str, chosen: Iterable[str], task_set: TaskSet, out: str | Path, *, size: int | None = None
+    model: str,
+    chosen: Iterable[str],
+    task_set: TaskSet,
+    out: str | Path,
+    *,
+    size: int | None = None,
+    calibration: str | Path | None = None,
 ) -> dict[str, Any] | None:
     """Evaluate `name`, `name=FOLDER` or `name@variant=FOLDER` entries, by all processes; the first has the result.
 
-    Methods without a model of their own use `model`, and all share its backbone. The result, setup and scores, is
-    plain data for `comparison_report`.
+    Methods without a model of their own use `model`, and all share its backbone. With `calibration`, a folder of
+    results of the same methods on validation tasks, every method gets a temperature from them in the same way. The
+    result, setup and scores, is plain data for `comparison_report`.
     """
     base = load_task_model(model)
     side = size or base.image_size
@@ -197,13 +219,38 @@ def compare(
         "data set": {name: task_set.collections[name].fingerprint for name in task_set.tasks},
         "learner": identities,
     }
+    temperatures = _temperatures(calibration, identities) if calibration else {}
+    if temperatures:
+        setup["calibration"] = {label: list(abc) for label, abc in temperatures.items()}
     merged = book.agree(setup, write=main)
     scores = evaluate(
-        methods, FrozenFeatures(base.backbone, every_stage=True), task_set, book, size=side, world=world
+        methods,
+        FrozenFeatures(base.backbone, every_stage=True),
+        task_set,
+        book,
+        size=side,
+        world=world,
+        temperatures=temperatures,
     )
     if world is not None:
         world.close()
     return {"setup": merged, "scores": scores.to_json()} if main else None
+
+
+def _temperatures(folder: str | Path, identities: Mapping[str, str]) -> dict[str, Calibration]:
+    """For each learner the temperature under which its own validation tasks are most likely."""
+    book = ScoreBook(folder)
+    found, known = list(book.read().values()), book.setup.get("learner", {})
+    for label, identity in identities.items():
+        if known.get(label) != identity:
+            raise DataError(
+                f"{folder} has no results of {label} as it is now: evaluate it on validation tasks first"
+            )
+    temperatures = {}
+    for label in identities:
+        a, b, c = fit_calibration([score for score in found if score.learner == label])
+        temperatures[label] = (round(a, 4), round(b, 4), round(c, 4))
+    return temperatures
 
 
 def _fingerprint(backbone: Backbone) -> str:

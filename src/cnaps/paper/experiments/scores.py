@@ -19,6 +19,7 @@ from cnaps.errors import CnapsError, DataError, InputError
 from cnaps.files import write_json
 
 T = TypeVar("T")
+Calibration = tuple[float, float, float]  # a, b, c of log T = a + b log(ways) + c log(shots)
 BINS = 15  # of the confidence, for the calibration error
 LOG_TEMPERATURES = np.linspace(-1.2, 1.2, 13)  # at which likelihoods are kept, so that calibration needs no logits
 
@@ -285,7 +286,17 @@ def over_tasks(sets: Sequence[Mapping[int, float]]) -> Estimate | None:
     return Estimate.of([float(np.mean([values[i] for values in sets])) for i in common]) if common else None
 
 
-def fit_calibration(scores: Sequence[Score]) -> tuple[float, float, float]:
+def temperature(calibration: Calibration, ways: int, context: int) -> float:
+    """T with log T = a + b log(ways) + c log(shots).
+
+    >>> temperature((0.0, 1.0, 0.0), ways=5, context=10)
+    5.0
+    """
+    a, b, c = calibration
+    return round(math.exp(a + b * math.log(ways) + c * math.log(max(1.0, context / ways))), 9)
+
+
+def fit_calibration(scores: Sequence[Score]) -> Calibration:
     """The (a, b, c) of log T = a + b log(ways) + c log(shots) under which the tasks are most likely, by search."""
     ways = np.log([score.ways for score in scores])
     shots = np.log([max(1.0, score.context / score.ways) for score in scores])

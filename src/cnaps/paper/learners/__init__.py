@@ -75,7 +75,7 @@ def _gradient(name: str, summary: str, part: Callable[[Backbone], Part], descent
 
 # MAML's start is theta, so training changes theta; its stored norms stay as they are.
 _THETA = {"mode": "warm-start"}
-_PAPER_HEAD = {"head": "linear", "features": "last", "spread": False}
+_PAPER_HEAD = {"head": "linear", "spread": False}
 
 # What is called tuned was chosen among a few rates on ten tasks of validation classes.
 _ENTRIES = (
@@ -84,7 +84,7 @@ _ENTRIES = (
     Entry("cnaps-no-film", "CNAPs without FiLM", config={"adaptation": "none", "embedding_size": 0}),
     Entry(
         "cnaps-linear",
-        "the paper's: linear head on the last stage",
+        "the paper's own, with its linear head",
         config={"adaptation": "film+ar", **_PAPER_HEAD},
     ),
     Entry("simple-cnaps", "CNAPs with Mahalanobis distances", config={"head": "mahalanobis"}),
