@@ -139,7 +139,7 @@ entries = $(foreach n,$(1),$(foreach b,$(2),$(foreach s,$(SEEDS),$(call entry,$n
 trained = $(foreach n,$(1),$(foreach b,$(2),$(foreach s,$(SEEDS),$(RUNS)/$n/$b/$s/last/config.json)))
 variants = $(foreach n,$(1),$(foreach b,$(BLOCKS),$n@$b))
 COMPARE = $(BIN)/cnaps evaluate --model $(RUNS)/cnaps/all/$(firstword $(SEEDS))/last --against cnaps@all --max-ways 10 \
-  --max-context 50 --name comparison --title 'Every method under one budget' --processes 2
+  --max-context 50 --name comparison --title 'Methods around one backbone' --processes 2
 VALIDATED := $(addprefix collections/,tiny_imagenet omniglot cu_birds vgg_flower quickdraw)
 FROZEN := logreg protonet matchingnet
 DESCENDED := finetune finetune-tuned film-gradient film-gradient-tuned residual-adapters

@@ -37,9 +37,20 @@ def comparison_report(data: dict[str, Any]) -> Report:
             caption, ["data set", *names], [[row, *[cell(who, some) for who in names]] for row, some in rows]
         )
 
+    calibrated = "calibration" in data["setup"]
     several = any(len(scores.seeds(who)) > 1 for who in learners)
     seeded = "; in brackets the standard deviation over training seeds" if several else ""
+    averages = [(row.removeprefix("average, "), some) for row, some in rows if row.startswith("average")]
+    summary = Table(
+        f"Averages over data sets in percent with 95% intervals, and the difference from {against}{seeded}",
+        ["method", *[row for row, _ in averages], "difference"],
+    )
+    for who in learners:
+        cells = [_cell(scores.accuracy(who, some)) + _seeds(scores.spread(who, some)) for _, some in averages]
+        gap = scores.difference(who, against, scores.collections) if who != against else None
+        summary.rows.append([who, *cells, _cell(gap, True)])
     tables = {
+        "averages": summary,
         name: table(
             "Accuracy in percent, mean over tasks with 95% interval" + seeded,
             learners,
@@ -51,7 +62,7 @@ def comparison_report(data: dict[str, Any]) -> Report:
             lambda who, some: _cell(scores.difference(who, against, some), True),
         ),
         "calibration": table(
-            "Expected calibration error (15 bins), mean over data sets",
+            "Expected calibration error (15 bins); temperatures of all from the same validation tasks",
             learners,
             lambda who, some: _error(scores.calibration_error(who, some)),
         ),
@@ -61,6 +72,8 @@ def comparison_report(data: dict[str, Any]) -> Report:
     }
     if not others:
         del tables["differences"]
+    if not calibrated:  # of one method alone it would say more about the temperature than about the method
+        del tables["calibration"]
     counts = {len(scores.tasks(who, name)) for who in learners for name in scores.collections}
     if len(counts) == 1:
         del tables["tasks"]
@@ -70,13 +83,15 @@ def comparison_report(data: dict[str, Any]) -> Report:
                 "accuracy": _numbers(scores.accuracy(who, some)),
                 "standard deviation over seeds": scores.spread(who, some),
                 f"difference from {against}": _numbers(scores.difference(who, against, some)),
-                "calibration error": scores.calibration_error(who, some),
+                "calibration error": scores.calibration_error(who, some) if calibrated else None,
             }
             for row, some in rows
         }
         for who in learners
     }
-    pictures = {name: _accuracies(scores, learners), "reliability": _reliability(scores, learners)}
+    pictures = {name: _accuracies(scores, learners)}
+    if calibrated:
+        pictures["reliability"] = _reliability(scores, learners)
     if "parameters" in data:
         tables["parameters"] = Table("Numbers that belong to a task", ADAPTER_COLUMNS, data["parameters"])
     if data.get("beside"):
