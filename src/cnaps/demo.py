@@ -11,6 +11,7 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
 from cnaps.files import atomic_folder
+from cnaps.images.finding import images_below
 from cnaps.nn.checkpoints import DEFAULT_MODEL
 from cnaps.nn.frozen import FrozenFeatures
 from cnaps.progress import track
@@ -77,7 +78,10 @@ def _write_digits(folder: Path) -> tuple[list[tuple[Path, str]], list[Path]]:
     chosen = np.random.default_rng(0)
     examples: list[tuple[Path, str]] = []
     images: list[Path] = []
-    with atomic_folder(folder) as temporary:
+    if folder.is_dir():  # of an earlier demo: the same ones
+        examples = [(path, path.parent.name) for path in images_below(folder / "examples")]
+        return examples, images_below(folder / "images")
+    with atomic_folder(folder, ()) as temporary:
         for digit in range(10):
             members = chosen.permutation(np.flatnonzero(digits.target == digit))
             for place, index in enumerate(members.tolist()):

@@ -10,6 +10,11 @@ from __future__ import annotations
 class CnapsError(Exception):
     """The base of all errors that a user can cause and mend."""
 
+    def __str__(self) -> str:
+        """One line, of bearable length: it may quote what a file says."""
+        line = " ".join(super().__str__().splitlines())
+        return line if len(line) <= 1200 else f"{line[:600]} ... {line[-400:]}"
+
 
 class InputError(CnapsError, ValueError):
     """A value given by the caller does not fit: an image tensor, a label, an option."""

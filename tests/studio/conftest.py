@@ -91,9 +91,11 @@ class Server:
         ]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=self.environment, cwd=ROOT)
         assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        found = re.search(r"http://\S+", line)
-        assert found, f"no address in {line!r}"
+        found, lines = None, []
+        while not found and (line := self.process.stdout.readline()):
+            lines.append(line)
+            found = re.search(r"http://\S+", line)
+        assert found, f"no address in {lines!r}"
         self.address = found[0].rstrip("/")
         self.port = self.address.split(":")[2].split("/")[0]
         self.client = httpx.Client(base_url=self.address.split("/?")[0], timeout=60)

@@ -21,6 +21,7 @@ import httpx
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
+from PIL import Image
 
 from cnaps.images.inputs import read_pixels
 from cnaps.nn.checkpoints import DEFAULT_MODEL
@@ -165,7 +166,7 @@ def test_every_export_can_be_imported_again(taught: Page, pictures: Pictures, tm
         app = create_studio(tmp_path / f"from-{kind}", DEFAULT_MODEL)
         with TestClient(app, base_url="http://127.0.0.1") as client:
             other = Page(client)
-            client.post("/api/import", files={"file": (kind, data)}).raise_for_status()
+            client.post("/api/import", content=data).raise_for_status()
             key = image
             if kind != "project":
                 (key,) = other.add("test", pictures["watch"][9])["added"]
@@ -180,9 +181,33 @@ def test_every_export_can_be_imported_again(taught: Page, pictures: Pictures, tm
                 assert (other.best(pizza), other.best(key)) == ("pizza", "watch")
 
 
+def test_two_networks_asked_for_at_once_are_both_exported_and_the_studio_goes_on(taught: Page) -> None:
+    taught.settled()
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(lambda _: taught.client.get("/api/export/onnx"), range(2)))
+    for answer in answers:
+        assert answer.status_code == 200, answer.text
+        assert len(zipfile.ZipFile(io.BytesIO(answer.content)).namelist()) == 2
+    taught.client.post("/api/undo")
+    assert taught.settled()["status"]["phase"] == "ready"
+
+
+def test_a_project_of_more_bytes_than_a_request_may_have_is_brought_to_another(page: Page, tmp_path: Path) -> None:
+    for seed in range(6):
+        picture = np.random.default_rng(seed).integers(0, 255, (2500, 2500, 3), np.uint8)
+        buffer = io.BytesIO()
+        Image.fromarray(picture).save(buffer, "BMP")
+        page.add("test", (f"{seed}.bmp", buffer.getvalue()))
+    data = page.client.get("/api/export/project").content
+    assert len(data) > 110_000_000
+    app = create_studio(tmp_path / "other", DEFAULT_MODEL)
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        assert len(client.post("/api/import", content=data).raise_for_status().json()["added"]) == 6
+
+
 @pytest.mark.parametrize("data", [b"", b"nonsense", b"PK\x03\x04 broken", b"\x10\0\0\0\0\0\0\0{}"])
 def test_a_file_that_is_none_of_ours_is_not_imported(page: Page, data: bytes) -> None:
-    answer = page.client.post("/api/import", files={"file": ("file", data)})
+    answer = page.client.post("/api/import", content=data)
     assert answer.status_code == 422
     assert answer.json()["error"]
     assert page.state()["classes"] == []

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
-import json
-import zipfile
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,18 +51,6 @@ def test_what_was_done_is_there_again_after_reopening(project: Project) -> None:
     again = reopened(project)
     assert again.describe() == project.describe()
     assert again.pixels(first).shape == (32, 32, 3)
-    again.close()
-
-
-def test_an_image_taken_out_leaves_the_disk_only_when_the_project_is_opened_next(project: Project) -> None:
-    (key,) = project.add([("a.png", picture(1))], "test")["added"]
-    project.remove([key])
-    assert project.undo()
-    assert key in project.images
-    project.remove([key])
-    assert (project.folder / "images" / key).exists()
-    again = reopened(project)
-    assert not list(again.folder.glob("*/" + key + "*"))
     again.close()
 
 
@@ -120,46 +109,6 @@ def test_bad_files_are_refused_by_name_and_the_good_ones_kept(project: Project) 
     assert all(entry["reason"] for entry in report["refused"])
 
 
-def test_a_zip_brings_everything_to_another_project(project: Project, tmp_path: Path, decoder: Decoder) -> None:
-    cats = project.add_class("cats")
-    project.add_class("empty")
-    project.add([("a.png", picture(1))], cats)
-    project.add([("b.png", picture(2))], "pool")
-    project.write_zip(tmp_path / "all.zip")
-    other = Project(tmp_path / "other", decoder)
-    other.add_class("Cats")
-    other.read_zip((tmp_path / "all.zip").read_bytes(), lambda task: 0)
-    assert list(other.classes.values()) == ["Cats", "empty"]
-    assert [entry["place"] for entry in other.images.values()] == ["c1", "pool"]
-    assert other.images.keys() == project.images.keys()
-    other.close()
-
-
-@pytest.mark.parametrize("change", [
-    lambda about: about["images"].append({"id": "../../etc/passwd", "name": "x", "place": "test"}),
-    lambda about: about["images"].append({"id": "0" * 32, "name": "x", "place": "elsewhere"}),
-    lambda about: about["classes"].append({"id": "../c1", "name": "x"}),
-    lambda about: about.update(version=99),
-    lambda about: about.update(format="other"),
-    lambda about: about.pop("classes"),
-])  # fmt: skip
-def test_a_zip_with_a_strange_description_is_refused(project: Project, change) -> None:  # type: ignore[no-untyped-def]
-    about = project.describe()
-    change(about)
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("project.json", json.dumps(about))
-    with pytest.raises(DataError):
-        project.read_zip(buffer.getvalue(), lambda task: 0)
-    assert not project.images
-
-
-def test_a_cut_zip_file_is_no_project(project: Project, tmp_path: Path) -> None:
-    project.write_zip(tmp_path / "all.zip")
-    with pytest.raises(DataError, match="no project"):
-        project.read_zip((tmp_path / "all.zip").read_bytes()[:60], lambda task: 0)
-
-
 def test_a_damaged_description_is_said_with_its_path(project: Project) -> None:
     project.add_class("cats")
     (project.folder / "project.json").write_text("{")
@@ -179,3 +128,107 @@ def test_the_cache_can_be_thrown_away(project: Project) -> None:
         path.unlink()
     np.testing.assert_array_equal(project.pixels(key), before)
     assert project.thumbnail(key)[:4] == b"\x89PNG"
+
+
+def test_a_folder_that_is_no_project_is_neither_changed_nor_made_one(tmp_path: Path, decoder: Decoder) -> None:
+    key = hashlib.md5(b"1").hexdigest()
+    files = [
+        f"images/{key}.jpg",
+        f"images/{key}",
+        f"tasks/{key}",
+        "cache/notes.tmp",
+        "images/.a.tmp",
+        "holiday.jpg",
+    ]
+    for name in files:
+        (tmp_path / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "photos" / name).write_bytes(b"a photograph")
+    before = everything(tmp_path / "photos")
+    with pytest.raises(InputError, match="is not empty and no project"):
+        Project(tmp_path / "photos", decoder)
+    assert everything(tmp_path / "photos") == before
+
+
+def test_a_project_that_lost_its_description_keeps_its_images(project: Project) -> None:
+    project.add([(f"{i}.png", picture(i)) for i in range(3)], project.add_class("cats"))
+    (project.folder / "project.json").unlink()
+    before = everything(project.folder)
+    with pytest.raises(InputError, match=r"project\.json"):
+        reopened(project)
+    assert everything(project.folder) == before
+
+
+def test_what_people_put_into_a_project_s_folders_stays_there(project: Project) -> None:
+    project.add([("a.png", picture(1))], "test")
+    mine = [project.folder / folder / name for folder in ("images", "cache", "tasks", "trash")
+            for name in ("0" * 32, "1" * 32 + ".jpg", "draft.tmp", "holiday.jpg")]  # fmt: skip
+    for path in mine:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"mine")
+        os.utime(path, (0, 0))
+    reopened(project).close()
+    assert all(path.read_bytes() == b"mine" for path in mine)
+
+
+def test_what_was_taken_out_lies_in_the_trash_for_a_day_after_the_project_is_opened_next(project: Project) -> None:
+    (key,) = project.add([("a.png", picture(1))], "test")["added"]
+    project.remove([key])
+    assert project.undo()
+    assert key in project.images
+    project.remove([key])
+    assert (project.folder / "images" / key).exists()
+    again = reopened(project)
+    assert [path.name for path in again.folder.glob(f"[!t]*/{key}*")] == []
+    thrown = again.folder / "trash" / key
+    assert thrown.read_bytes() == picture(1)
+    again = reopened(again)
+    assert thrown.exists()
+    os.utime(thrown, (time.time() - 90_000,) * 2)
+    again = reopened(again)
+    assert not thrown.exists()
+    again.close()
+
+
+def test_a_file_that_was_half_written_when_the_studio_was_killed_goes_the_same_way(project: Project) -> None:
+    (key,) = project.add([("a.png", picture(1))], "test")["added"]
+    half = project.folder / "images" / f".{key}.abcd1234.tmp"
+    half.write_bytes(b"half")
+    again = reopened(project)
+    thrown = again.folder / "trash" / half.name
+    assert (half.exists(), thrown.exists()) == (False, True)
+    again.add_class("cats")
+    os.utime(thrown, (0, 0))
+    again = reopened(again)
+    assert not thrown.exists()
+    assert list(again.images) == [key]
+    again.close()
+
+
+def test_an_image_that_comes_back_is_not_thrown_away(project: Project) -> None:
+    (key,) = project.add([("a.png", picture(1))], "test")["added"]
+    project.remove([key])
+    again = reopened(project)
+    again.add([("a.png", picture(1))], "test")
+    os.utime(again.folder / "trash" / key, (0, 0))
+    again = reopened(again)
+    assert (again.folder / "images" / key).read_bytes() == picture(1)
+    again.close()
+
+
+def test_labels_of_images_that_are_away_for_a_while_are_kept(project: Project, tmp_path: Path) -> None:
+    cats = project.add_class("cats")
+    project.add([("a.png", picture(1)), ("b.png", picture(2))], cats)
+    (project.folder / "images").rename(tmp_path / "elsewhere")
+    again = reopened(project)
+    assert not again.images
+    again.add_class("dogs")
+    again.close()
+    (tmp_path / "elsewhere").rename(project.folder / "images")
+    again = reopened(again)
+    assert [entry["place"] for entry in again.images.values()] == [cats, cats]
+    again.close()
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*")
+            if path.is_file() and path.name != ".lock"}  # fmt: skip

@@ -37,7 +37,7 @@ What these mean:
 
 - Every file is written beside its target and then renamed over it; a folder is exchanged in one step where the
   system can (Linux). A process that is killed may leave a hidden `.name.*.tmp` behind, which nothing reads; the
-  studio removes those of its project when it opens it.
+  studio moves those of its project to its trash when it opens it.
 - Task files, model folders and training checkpoints carry a digest of their content. Collections do not, so that
   opening one costs nothing: a damaged picture is noticed only if it cannot be decoded.
 - The server decodes images in processes of their own. A file that breaks, stalls or floods a decoder costs that

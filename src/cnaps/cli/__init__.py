@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 import typer
@@ -33,15 +34,21 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; a mistake of the user ends with one sentence and exit code 2."""
+    from cnaps.cli.common import echo
     from cnaps.errors import CnapsError
 
     try:
         app(args=arguments)
     except CnapsError as error:
-        typer.secho(f"error: {error}", fg="red", err=True)
+        echo(f"error: {error}", fg="red", err=True)
         sys.exit(2)
     except KeyboardInterrupt:
-        typer.secho("interrupted", err=True)
+        echo("interrupted", err=True)
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(141)
+    except OSError as error:  # what nobody said better: a name that is too long, standard output on a full disk
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still to be flushed there would fail again
+        about = f"{error.filename}: " if error.filename else ""
+        echo(f"error: {about}{error.strerror or error}", fg="red", err=True)
+        sys.exit(2)

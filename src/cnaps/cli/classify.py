@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from cnaps.cli.common import FORCE, SOME_SKIPPED, echo, warn
+
 if TYPE_CHECKING:
     from cnaps.runtime.recogniser import Recogniser
     from cnaps.runtime.results import Result, Skipped
 
-SOME_SKIPPED = 3
 _CODES = (
     "Exit codes: 0 every image was classified; 2 nothing was done, the message says why; "
     f"{SOME_SKIPPED} some images could not be read, all others were classified and written."
@@ -50,13 +52,14 @@ def classify(
     model: str | None = _MODEL,
     flip: bool = _FLIP,
     device: str = _DEVICE,
+    force: bool = FORCE,
 ) -> None:
     """Learn classes from a few examples each and classify images, in one go."""
     from cnaps.images.finding import find_examples, find_images
 
-    _check_outputs(out, report, save)
     labelled = find_examples(examples)
     files = find_images(images)
+    _check_outputs(out, report, save, read_by([examples, *files, *_paths(labelled)], [*images, model]), force)
     recogniser = _learn(labelled, model, flip, device)
     results, skipped = _classify_files(recogniser, files, top)
     if save is not None:
@@ -71,14 +74,16 @@ def fit(
     model: str | None = _MODEL,
     flip: bool = _FLIP,
     device: str = _DEVICE,
+    force: bool = FORCE,
 ) -> None:
     """Learn classes from a few examples each and keep them in a task file."""
     from cnaps.images.finding import find_examples
 
-    _check_outputs(None, None, task)
-    recogniser = _learn(find_examples(examples), model, flip, device)
+    labelled = find_examples(examples)
+    _check_outputs(None, None, task, read_by([examples, *_paths(labelled)], [model]), force)
+    recogniser = _learn(labelled, model, flip, device)
     recogniser.save(task)
-    typer.echo(
+    echo(
         f"wrote {task}: {len(recogniser.names)} classes from {recogniser.adapted.seen} images, "
         f"{task.stat().st_size / 1000:.0f} KB"
     )
@@ -93,12 +98,14 @@ def predict(
     model: str | None = _MODEL,
     engine: str = typer.Option("here", "--engine", help="here, or ray: many processes and machines."),
     workers: int | None = typer.Option(None, "--workers", min=1, help="Of Ray; one a processor if not given."),
+    force: bool = FORCE,
 ) -> None:
     """Classify images with a task learned before.
 
     With --engine ray images may be addresses such as s3://bucket/folder too, and --out a folder for Parquet files.
     """
     from cnaps.errors import InputError
+    from cnaps.files import check_output
     from cnaps.images.finding import find_images
     from cnaps.runtime.recogniser import Recogniser
 
@@ -108,16 +115,17 @@ def predict(
         from cnaps.serving.bulk import predict_on_ray, write_parts
 
         parts = out if out is not None and not out.suffix else None
-        _check_outputs(None if parts else out, report, None)
+        _check_outputs(None if parts else out, report, None, read_by([], [*images, task, model]), force)
+        check_output(parts, folder=())
         rows = predict_on_ray(task, images, model=model, top=top, workers=workers)
         if parts:
             write_parts(rows, parts)
-            typer.echo(f"wrote {parts}")
+            echo(f"wrote {parts}")
             return
         results, skipped = _gather(rows)
     else:
-        _check_outputs(out, report, None)
         files = find_images(images)
+        _check_outputs(out, report, None, read_by(files, [*images, task, model]), force)
         results, skipped = _classify_files(Recogniser.load(task, model), files, top)
     _write(results, skipped, out, report, [])
     _finish(results, skipped, [path for path in (out, report) if path is not None])
@@ -127,16 +135,17 @@ def export(
     task: Path = _TASK,
     onnx: Path = typer.Argument(..., help="The file to write (.onnx)."),
     model: str | None = _MODEL,
+    force: bool = FORCE,
 ) -> None:
     """Turn a task into an ONNX file that needs nothing of this package."""
+    from cnaps.files import check_output
     from cnaps.runtime.recogniser import Recogniser
-    from cnaps.runtime.results import check_output
 
-    check_output(onnx, (".onnx",))
+    check_output(onnx, (".onnx",), inputs=read_by([], [task, model]), force=force)
     recogniser = Recogniser.load(task, model)
     recogniser.export_onnx(onnx)
     size = recogniser.image_size
-    typer.echo(
+    echo(
         f"wrote {onnx}: uint8 RGB images (batch, 3, {size}, {size}) to probabilities of {len(recogniser.names)} "
         f"classes, {onnx.stat().st_size / 1e6:.1f} MB"
     )
@@ -150,18 +159,38 @@ def models() -> None:
         model = load_model(name)
         default = " (default)" if name == DEFAULT_MODEL else ""
         numbers = sum(value.numel() for value in model.state_dict().values())
-        typer.echo(
+        echo(
             f"{name}{default}: {model.config.backbone}, {model.config.adaptation}, head {model.config.head}, "
             f"images of {model.image_size} pixels, {numbers / 1e6:.1f} million numbers"
         )
 
 
-def _check_outputs(out: Path | None, report: Path | None, save: Path | None) -> None:
-    from cnaps.runtime.results import FORMATS, check_output
+def _check_outputs(
+    out: Path | None, report: Path | None, save: Path | None, inputs: list[Path], force: bool
+) -> None:
+    from cnaps.errors import InputError
+    from cnaps.files import check_output
+    from cnaps.runtime.results import FORMATS
 
-    check_output(out, FORMATS)
-    check_output(report, (".html", ".htm"))
-    check_output(save)
+    check_output(out, FORMATS, inputs=inputs, force=force)
+    check_output(report, (".html", ".htm"), inputs=inputs, force=force)
+    check_output(save, inputs=inputs, force=force)
+    given = [path.resolve() for path in (out, report, save) if path is not None]
+    if len(set(given)) < len(given):
+        raise InputError(f"two outputs have the same name: {given[-1]}")
+
+
+def _paths(labelled: list[tuple[Path, str]]) -> list[Path]:
+    return [path for path, _ in labelled]
+
+
+def read_by(files: Iterable[Path], named: Iterable[str | Path | None]) -> list[Path]:
+    """Everything that a command reads: images, and what was named, a model among it."""
+    return [
+        *files,
+        *[Path(name) for name in named if name is not None and Path(name).is_file()],
+        *[Path(name) for name in named if name is not None and (Path(name) / "config.json").is_file()],
+    ]
 
 
 def _learn(labelled: list[tuple[Path, str]], model: str | None, flip: bool, device: str) -> Recogniser:
@@ -176,7 +205,7 @@ def _learn(labelled: list[tuple[Path, str]], model: str | None, flip: bool, devi
 
     def on_error(index: int, error: CnapsError) -> None:
         broken.add(index)
-        _warn(f"{error}: this example is left out")
+        warn(f"{error}: this example is left out")
 
     files = [path for path, _ in labelled]
     examples = Examples.read(files, labels, network.image_size, on_error)
@@ -184,7 +213,7 @@ def _learn(labelled: list[tuple[Path, str]], model: str | None, flip: bool, devi
     if lost:
         raise DataError(f"no image of the class {lost[0]!r} can be read: add some, or remove the class")
     for concern in examples.concerns([str(path) for i, path in enumerate(files) if i not in broken]):
-        _warn(concern)
+        warn(concern)
     return Recogniser.learn(network, examples, flip=flip, source=source)
 
 
@@ -249,30 +278,24 @@ def _finish(results: list[Result], skipped: list[Skipped], written: list[Path]) 
     shown = results
     if written and len(results) > _TABLE_ROWS:
         counts = Counter(result.label for result in results)
-        typer.echo("found: " + ", ".join(f"{label} {count}" for label, count in counts.most_common(20)))
+        echo("found: " + ", ".join(f"{label} {count}" for label, count in counts.most_common(20)))
         shown = sorted(results, key=lambda result: result.probability)[:10]
-        typer.echo(f"the least certain of {len(results)}:")
+        echo(f"the least certain of {len(results)}:")
     _table(shown)
     for item in skipped:
-        _warn(f"{item.reason}: skipped")
+        warn(f"{item.reason}: skipped")
     if written:
-        typer.echo("wrote " + ", ".join(map(str, written)))
+        echo("wrote " + ", ".join(map(str, written)))
     if skipped:
         raise typer.Exit(SOME_SKIPPED)
 
 
 def _table(results: list[Result]) -> None:
-    from cnaps.runtime.results import printable
+    from cnaps.files import shown
 
-    rows = [(printable(result.path), result.label, result.probability) for result in results]
+    rows = [(shown(result.path), shown(result.label), result.probability) for result in results]
     file_width = min(max(len(path) for path, _, _ in rows), 60)
     label_width = min(max(len(label) for _, label, _ in rows), 30)
     for path, label, probability in rows:
         name = typer.style(f"{label:{label_width}}", fg=None if probability >= 0.5 else "yellow", bold=True)
         typer.echo(f"{path:{file_width}}  {name}  {probability:7.1%}")
-
-
-def _warn(text: str) -> None:
-    from cnaps.runtime.results import printable
-
-    typer.secho(f"warning: {printable(text)}", fg="yellow", err=True)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cnaps.cli.common import FORCE, echo
+
 if TYPE_CHECKING:
     from cnaps.data.collection import Collection
 
@@ -50,11 +52,11 @@ def prepare(
     options["wordnet"] = wordnet
     done = run(name, source, dest, **options, workers=workers, strict=strict, overwrite=overwrite)
     made = done.collection
-    typer.echo(f"{dest}: {summary(made)}" + (" (was there already)" if done.unchanged else ""))
+    echo(f"{dest}: {summary(made)}" + (" (was there already)" if done.unchanged else ""))
     for key, reason in made.broken[:10]:
-        typer.echo(f"  broken: {key}: {reason}", err=True)
+        echo(f"  broken: {key}: {reason}", err=True)
     if len(made.broken) > 10:
-        typer.echo(f"  ... {len(made.broken)} broken images in all; `cnaps data show` lists them", err=True)
+        echo(f"  ... {len(made.broken)} broken images in all; `cnaps data show` lists them", err=True)
 
 
 @app.command("list")
@@ -66,43 +68,44 @@ def list_(
         from cnaps.data.readers import READERS
 
         for reader in READERS.values():
-            typer.echo(f"{reader.name:21}{reader.title}")
+            echo(f"{reader.name:21}{reader.title}")
         return
     from cnaps.data.collection import find_collections
 
     for collection in find_collections(folder):
-        typer.echo(f"{collection.name:21}{summary(collection)}")
+        echo(f"{collection.name:21}{summary(collection)}")
 
 
 @app.command()
 def show(
     dest: Annotated[Path, typer.Argument(help="A collection.")],
     sheet: Annotated[Path | None, typer.Option(help="The picture to write; DEST.png if not given.")] = None,
+    force: bool = FORCE,
 ) -> None:
     """Show counts, splits and broken images of a collection, and write a contact sheet of it as PNG."""
     from cnaps.data.collection import Collection
     from cnaps.data.contact_sheet import write_contact_sheet
+    from cnaps.files import check_output
 
     collection = Collection.open(dest)
     counts = collection.counts
     sheet = sheet or dest.resolve().with_name(f"{dest.resolve().name}.png")
+    check_output(sheet, (".png",), inputs=[dest], force=force)
     write_contact_sheet(collection, sheet)
-    typer.echo(f"{collection.name}: {summary(collection)}")
-    typer.echo(
-        f"  images a class   {counts.min()} to {counts.max()}, {len(collection) / len(counts):.1f} on average"
-    )
+    echo(f"{collection.name}: {summary(collection)}")
+    echo(f"  images a class   {counts.min()} to {counts.max()}, {len(collection) / len(counts):.1f} on average")
     for split, classes in collection.splits.items():
-        typer.echo(f"  {split:17}{len(classes)} classes, {int(counts[classes].sum())} images")
+        echo(f"  {split:17}{len(classes)} classes, {int(counts[classes].sum())} images")
     if collection.hierarchy:
         kind = collection.hierarchy["kind"]
         groups = collection.hierarchy["groups" if kind == "alphabets" else "nodes"]
-        typer.echo(f"  hierarchy        {len(groups)} {kind if kind == 'alphabets' else 'nodes of WordNet'}")
-    typer.echo(f"  source           {collection.source or 'not known'}")
-    typer.echo(f"  licence          {collection.licence or 'not known'}")
-    typer.echo(f"  fingerprint      {collection.fingerprint}")
-    typer.echo(f"  contact sheet    {sheet}")
+        echo(f"  hierarchy        {len(groups)} {kind if kind == 'alphabets' else 'nodes of WordNet'}")
+    echo(f"  source           {collection.source or 'not known'}")
+    echo(f"  licence          {collection.licence or 'not known'}")
+    echo(f"  fingerprint      {collection.fingerprint}")
+    echo(f"  contact sheet    {sheet}")
     for key, reason in collection.broken:
-        typer.echo(f"  broken           {key}: {reason}")
+        echo(f"  broken           {key}: {reason}")
 
 
 @app.command()
@@ -116,11 +119,11 @@ def doctor(
     findings = examine(folder)
     for finding in findings:
         typer.secho(f"{finding.state:12}", fg=marks[finding.state], nl=False)
-        typer.echo(f"{finding.name:14}{finding.note}")
+        echo(f"{finding.name:14}{finding.note}")
         for part in finding.missing:
-            typer.echo(f"{'':12}{'':14}{part.file}  <-  {part.url}")
+            echo(f"{'':12}{'':14}{part.file}  <-  {part.url}")
     ready = sum(finding.state == "ready" for finding in findings)
-    typer.echo(f"{ready} of {len(findings)} data sets are ready in {folder}")
+    echo(f"{ready} of {len(findings)} data sets are ready in {folder}")
 
 
 def summary(collection: Collection) -> str:

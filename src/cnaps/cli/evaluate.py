@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cnaps.cli.common import echo
+
 if TYPE_CHECKING:
     from cnaps.data.collection import Collection
     from cnaps.paper.experiments.reporting import Report
@@ -27,7 +29,7 @@ def learners() -> None:
     from cnaps.paper.learners import list_learners
 
     for entry in list_learners():
-        typer.echo(f"{entry.name:19}{'trained  ' if entry.trained else '         '}{entry.summary}")
+        echo(f"{entry.name:19}{'trained  ' if entry.trained else '         '}{entry.summary}")
 
 
 def evaluate(
@@ -66,7 +68,7 @@ def evaluate(
 
     Run again with the same folder it goes on where it stood, and more learners or tasks join what is there.
     """
-    start_processes(processes)
+    start_processes(processes, out)
     from cnaps.episodes import Limits
     from cnaps.errors import InputError
     from cnaps.paper.experiments.comparison import comparison_report
@@ -114,11 +116,15 @@ def calibrate(
     found = [round(a + b, 4) for a, b in zip(old, fit_calibration(chosen), strict=True)]
     write_notes(model, {"calibration": found})
     a, b, c = found
-    typer.echo(f"{model}: log T = {a} + {b} log(ways) + {c} log(shots), from {len(chosen)} tasks")
+    echo(f"{model}: log T = {a} + {b} log(ways) + {c} log(shots), from {len(chosen)} tasks")
 
 
-def start_processes(processes: int) -> None:
-    """Go on as so many processes, or stay the one there is."""
+def start_processes(processes: int, results: Path | None = None) -> None:
+    """Go on as so many processes, or stay the one there is; `results` is the folder that they will fill."""
+    if results is not None and "WORLD_SIZE" not in os.environ:
+        from cnaps.paper.experiments.reporting import check_results_folder
+
+        check_results_folder(results)
     if processes > 1 and "WORLD_SIZE" not in os.environ:
         from cnaps.training.distributed import launch
 
@@ -148,8 +154,8 @@ def finish(report: Report, out: Path) -> None:
 
     report.data = {**report.data, "made": provenance()}
     paths = report.write(out)
-    typer.echo(next(iter(report.tables.values())).markdown())
-    typer.echo(f"{paths[0]}: tables, pictures and every number are beside it")
+    echo(next(iter(report.tables.values())).markdown())
+    echo(f"{paths[0]}: tables, pictures and every number are beside it")
 
 
 def names_of(text: str) -> list[str]:

@@ -58,7 +58,7 @@ def _comparison(name: str, default: str, title: str, text: str) -> Callable[...,
         max_context: Most = 500,
         processes: Processes = 1,
     ) -> None:
-        start_processes(processes)
+        start_processes(processes, out)
         from cnaps.episodes import Limits
         from cnaps.nn.checkpoints import load_model
         from cnaps.paper.experiments.comparison import adapter_rows, comparison_report
@@ -90,7 +90,7 @@ def speed(
     tasks: Tasks = 25,
 ) -> None:
     """Accuracy against time, 5 ways, 1 to 25 shots: one forward pass against gradient steps."""
-    start_processes(1)
+    start_processes(1, out)
     from cnaps.nn.checkpoints import load_model
     from cnaps.paper.experiments.evaluation import load_learners
     from cnaps.paper.experiments.speed import measure_speed, speed_report
@@ -160,7 +160,7 @@ def design_space(
     tasks: Tasks = 3,
 ) -> None:
     """Task-specific parameters against the cost of adaptation, measured for each method."""
-    start_processes(1)
+    start_processes(1, out)
     from cnaps.nn.checkpoints import load_model
     from cnaps.paper.experiments.evaluation import load_learners
     from cnaps.paper.experiments.speed import design_space_report, measure_costs
@@ -176,7 +176,7 @@ def design_space(
 @app.command()
 def embeddings(data: Data, out: Out, model: Model, split: Split = "test", tasks: Tasks = 30) -> None:
     """t-SNE of z_G and of the first and last FiLM layer over tasks, coloured by data set, with silhouettes."""
-    start_processes(1)
+    start_processes(1, out)
     from cnaps.episodes import Limits
     from cnaps.nn.checkpoints import load_model
     from cnaps.paper.experiments.embeddings import embed_tasks, embeddings_report
@@ -206,7 +206,7 @@ def active(
 
     FiLM is made from the first labels and then stays. Run again to go on where it was interrupted.
     """
-    start_processes(1)
+    start_processes(1, out)
     from cnaps.nn.checkpoints import load_model
     from cnaps.paper.experiments.active import Plan, active_report, active_runs
     from cnaps.paper.experiments.evaluation import load_learners
@@ -237,7 +237,7 @@ def trust(
 
     Run again to go on where it was interrupted.
     """
-    start_processes(1)
+    start_processes(1, out)
     from cnaps.episodes import Limits
     from cnaps.nn.checkpoints import load_model
     from cnaps.paper.experiments.evaluation import TaskSet
@@ -269,7 +269,7 @@ def continual(
 
     Run again with the same folder it goes on where it stood, and more methods, shots or runs join what is there.
     """
-    start_processes(1)
+    start_processes(1, out)
     from cnaps.data.collection import Collection
     from cnaps.errors import InputError
     from cnaps.nn.checkpoints import load_model

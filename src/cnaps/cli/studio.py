@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,10 @@ import typer
 
 _HOST = typer.Option("127.0.0.1", "--host", help="The address to listen on; beyond loopback a token is needed.")
 _MODEL = typer.Option(None, "--model", help="A model by name (see `cnaps models`) or folder.")
+
+
+def _port(default: int) -> Any:
+    return typer.Option(default, "--port", min=0, max=65_535, help="0: any free one.")
 
 
 def register(app: typer.Typer) -> None:
@@ -20,32 +26,36 @@ def register(app: typer.Typer) -> None:
 
 def studio(
     project: Path = typer.Argument(
-        Path("~/cnaps-studio"), help="The project's folder; made if it does not exist.", show_default=True
+        Path("~/cnaps-studio"),
+        help="The project's folder, made if it does not exist; or a folder of class folders, "
+        "which are imported into a new project beside it.",
+        show_default=True,
     ),
     host: str = _HOST,
-    port: int = typer.Option(8765, "--port", help="0: any free one."),
+    port: int = _port(8765),
     model: str | None = _MODEL,
     browser: bool = typer.Option(True, "--browser/--no-browser", help="Open the page."),
 ) -> None:
     """Teach a classifier in the browser: everything stays on this machine."""
     from cnaps.nn.checkpoints import DEFAULT_MODEL
 
-    uvicorn = _uvicorn()
+    _uvicorn()
+    from cnaps.studio.folders import import_folder, project_for
     from cnaps.studio.server import create_studio
 
     token = _token(host)
+    folder, source = project_for(project.expanduser())
     with _socket(host, port) as socket:
-        app = create_studio(project.expanduser(), model or DEFAULT_MODEL, token=token)
+        app = create_studio(folder, model or DEFAULT_MODEL, token=token)
+        if source is not None:
+            typer.echo(f"{source} is a folder of classes: it stays as it is, and a project is made in {folder}")
+            typer.echo(import_folder(app.state.engine.project, source))
         address = _address(host, socket.getsockname()[1], token)
-        typer.echo(
-            f"cnaps studio: {address}\nproject: {project.expanduser()}\nCtrl-C ends it; everything is saved."
-        )
-        if browser:
-            import webbrowser
-
-            webbrowser.open(address)
-        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2)
-        uvicorn.Server(config).run(sockets=[socket])
+        typer.echo(f"cnaps studio: {address}\nproject: {folder}\nCtrl-C ends it; everything is saved.")
+        with _private_folder() as private:
+            if browser:
+                _open_page(address, private)
+            _run(app, socket, 2)
 
 
 def serve(
@@ -53,7 +63,7 @@ def serve(
         ..., help="A task file, as written by `cnaps fit` or the studio; or a folder of them."
     ),
     host: str = _HOST,
-    port: int = typer.Option(8766, "--port", help="0: any free one."),
+    port: int = _port(8766),
     model: str | None = _MODEL,
     workers: int = typer.Option(1, "--workers", min=1, help="Processes that answer."),
     max_waiting: int = typer.Option(
@@ -71,17 +81,50 @@ def serve(
         if workers == 1:
             app = create_serving(**options)
             typer.echo(f"cnaps serve: {address}")
-            config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=30)
-            uvicorn.Server(config).run(sockets=[socket])
+            _run(app, socket, 30)
             return
         open_tasks(task, model)  # say what is wrong with it once, and here
     import json
 
-    os.environ["CNAPS_SERVING"] = json.dumps(options)
-    typer.echo(f"cnaps serve: {address}")
-    program = "cnaps.serving.app:serving_from_environment"
-    settings = {"factory": True, "log_level": "warning", "timeout_graceful_shutdown": 30}
-    uvicorn.run(program, host=host, port=port, workers=workers, **settings)
+    from cnaps.serving.connections import uvicorn_settings
+
+    with _private_folder() as private:
+        (private / "options.json").write_text(json.dumps({**options, "counts": str(private)}), encoding="utf-8")
+        os.environ["CNAPS_SERVING"] = str(private / "options.json")
+        typer.echo(f"cnaps serve: {address}")
+        program = "cnaps.serving.app:serving_from_environment"
+        uvicorn.run(program, factory=True, host=host, port=port, workers=workers, **uvicorn_settings(30))
+
+
+def _run(app: Any, socket: Any, seconds_to_finish: int) -> None:
+    import uvicorn
+
+    from cnaps.serving.connections import uvicorn_settings
+
+    class Server(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: Any) -> None:
+            app.state.leaving = True  # whoever waits for news is answered now
+            super().handle_exit(sig, frame)
+
+    Server(uvicorn.Config(app, **uvicorn_settings(seconds_to_finish))).run(sockets=[socket])
+
+
+@contextlib.contextmanager
+def _private_folder() -> Iterator[Path]:
+    """A folder that only this user may look into, until the server ends."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="cnaps-", ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+def _open_page(address: str, private: Path) -> None:
+    """By way of a file: the command line of a browser, with the token in it, is there for everybody to read."""
+    import webbrowser
+
+    page = private / "open.html"
+    page.write_text(f'<meta http-equiv="refresh" content="0; url={address}">', encoding="utf-8")
+    webbrowser.open(page.as_uri() if "token=" in address else address)
 
 
 def _uvicorn():  # type: ignore[no-untyped-def]
@@ -98,11 +141,16 @@ def _uvicorn():  # type: ignore[no-untyped-def]
 
 def _token(host: str) -> str | None:
     """None on loopback; else CNAPS_TOKEN or a new one."""
+    import re
     import secrets
 
+    from cnaps.errors import InputError
     from cnaps.serving.safety import LOOPBACK
 
-    return None if host in LOOPBACK else os.environ.get("CNAPS_TOKEN") or secrets.token_urlsafe(18)
+    given = os.environ.get("CNAPS_TOKEN", "")
+    if not re.fullmatch(r"[A-Za-z0-9._~-]*", given):
+        raise InputError("CNAPS_TOKEN may have letters, digits and ._~- only: it is part of an address")
+    return None if host in LOOPBACK else given or secrets.token_urlsafe(18)
 
 
 def _socket(host: str, port: int):  # type: ignore[no-untyped-def]
@@ -115,11 +163,10 @@ def _socket(host: str, port: int):  # type: ignore[no-untyped-def]
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the second: a name that no host can have
         listening.close()
-        raise InputError(
-            f"cannot listen on {host} port {port}: {error.strerror or error}; try --port 0"
-        ) from error
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot listen on {host} port {port}: {reason}; try --port 0") from error
     return listening
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import typer
 
-from cnaps.cli.classify import SOME_SKIPPED, _warn
+from cnaps.cli.classify import read_by
+from cnaps.cli.common import FORCE, SOME_SKIPPED, echo, warn
 
 
 def register(app: typer.Typer) -> None:
@@ -23,19 +24,20 @@ def suggest(
     sheet: Path | None = typer.Option(None, "--sheet", help="Write a picture of them: a .png file."),
     seed: int = typer.Option(0, min=0, help="Of the strategy random."),
     model: str | None = typer.Option(None, "--model", help="A model by name (see `cnaps models`) or folder."),
+    force: bool = FORCE,
 ) -> None:
     """Which images of a pool to label next: those that would teach a task most, best first."""
     from cnaps.errors import CnapsError, DataError
-    from cnaps.files import write_text
+    from cnaps.files import check_output, escaped, write_text
     from cnaps.images.finding import find_images
     from cnaps.paper.experiments.reporting import Table
     from cnaps.runtime.recogniser import Recogniser
-    from cnaps.runtime.results import check_output, printable
     from cnaps.runtime.suggest import suggest
 
-    check_output(out, (".csv",))
-    check_output(sheet, (".png",))
     files = find_images(pool)
+    inputs = read_by(files, [*pool, task, model])
+    check_output(out, (".csv",), inputs=inputs, force=force)
+    check_output(sheet, (".png",), inputs=inputs, force=force)
     recogniser = Recogniser.load(task, model)
     broken: list[str] = []
 
@@ -47,16 +49,16 @@ def suggest(
         raise DataError(f"none of the {len(files)} images can be read; the first: {broken[0]}")
     table = Table("", ["path", "score", "label", "probability"])
     for each in found:
-        table.rows.append([printable(str(each.path)), f"{each.score:.6f}", each.label, f"{each.probability:.6f}"])
+        table.rows.append([escaped(str(each.path)), f"{each.score:.6f}", each.label, f"{each.probability:.6f}"])
     width = min(max(len(path) for path, *_ in table.rows), 60)
-    typer.echo(f"{'image':{width}}  doubt  looks like")
+    echo(f"{'image':{width}}  doubt  looks like")
     for (path, *_), each in zip(table.rows, found, strict=True):
-        typer.echo(f"{path:{width}}  {each.score:5.3f}  {each.label} {each.probability:.1%}")
+        echo(f"{path:{width}}  {each.score:5.3f}  {each.label} {each.probability:.1%}")
     if out is not None:
         write_text(out, table.csv())
     if sheet is not None:
         from cnaps.data.contact_sheet import captioned_sheet
-        from cnaps.files import atomic_path
+        from cnaps.images.decoding import write_png
         from cnaps.images.inputs import read_pixels
 
         captions = [
@@ -64,12 +66,11 @@ def suggest(
             for i, (each, (path, *_)) in enumerate(zip(found, table.rows, strict=True), 1)
         ]
         picture = captioned_sheet([read_pixels(str(each.path), 156) for each in found], captions)
-        with atomic_path(sheet) as temporary:
-            picture.save(temporary, "PNG")
+        write_png(sheet, picture)
     for reason in broken:
-        _warn(f"{reason}: skipped")
+        warn(f"{reason}: skipped")
     written = [str(path) for path in (out, sheet) if path is not None]
     if written:
-        typer.echo("wrote " + ", ".join(written))
+        echo("wrote " + ", ".join(written))
     if broken:
         raise typer.Exit(SOME_SKIPPED)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from cnaps.cli.common import FORCE, echo
 from cnaps.cli.evaluate import open_collections
 
 tasks = typer.Typer(no_args_is_help=True, help="Draw few-shot tasks from collections, and look at them.")
@@ -33,11 +34,14 @@ def sample(
     targets: Annotated[int | None, typer.Option(help="A fixed number of targets a class.", min=1)] = None,
     training: Annotated[bool, typer.Option("--training", help="At most 40 ways and 400 context images.")] = False,
     flat: Annotated[bool, typer.Option("--flat", help="Ignore alphabets and WordNet.")] = False,
+    force: bool = FORCE,
 ) -> None:
     """Draw tasks by Meta-Dataset's protocol and write the names of their images to a manifest."""
     from cnaps.episodes import TEST_LIMITS, TRAIN_LIMITS, Sampler, write_manifest
+    from cnaps.files import check_output
     from cnaps.progress import track
 
+    check_output(out, inputs=data, force=force)
     collections = {each.name: each for each in open_collections(data, None)}
     sampler = Sampler(
         list(collections.values()),
@@ -51,14 +55,12 @@ def sample(
     )
     drawn = [sampler.describe(index) for index in range(count)]
     write_manifest(out, track(drawn, "writing tasks"), collections, sampler.protocol)
-    typer.echo(f"{out}: {count} tasks of the split {split}, seed {seed}; on average:")
+    echo(f"{out}: {count} tasks of the split {split}, seed {seed}; on average:")
     for name in sorted(collections):
         some = [described for described in drawn if described.collection == name]
         sizes = [(each.ways, each.context_size, each.target_size) for each in some]
         mean = [sum(column) / len(some) for column in zip(*sizes, strict=True)] or [0.0] * 3
-        typer.echo(
-            f"  {name}, {len(some)} tasks: {mean[0]:.1f} ways, {mean[1]:.0f} context, {mean[2]:.0f} targets"
-        )
+        echo(f"  {name}, {len(some)} tasks: {mean[0]:.1f} ways, {mean[1]:.0f} context, {mean[2]:.0f} targets")
 
 
 @tasks.command()
@@ -69,13 +71,16 @@ def show(
     task: Annotated[int, typer.Option(help="The number of the task.", min=0)] = 0,
     split: Split = "test",
     seed: Seed = 0,
+    force: bool = FORCE,
 ) -> None:
     """Draw a task as a picture: a band for each class, its context on the left, its targets on the right."""
     from cnaps.episodes import Sampler, load_task, read_manifest
     from cnaps.episodes.drawing import draw_task
     from cnaps.errors import InputError
-    from cnaps.files import atomic_path
+    from cnaps.files import check_output
+    from cnaps.images.decoding import write_png
 
+    check_output(out, (".png",), inputs=[*data, *([manifest] if manifest else [])], force=force)
     collections = {each.name: each for each in open_collections(data, None)}
     if manifest is None:
         sampler = Sampler(list(collections.values()), None if split == "all" else split, seed=seed)
@@ -85,10 +90,8 @@ def show(
         if task not in known:
             raise InputError(f"{manifest} has no task {task}, but {len(known)} others")
         described = known[task]
-    picture = draw_task(load_task(described, collections))
-    with atomic_path(out) as temporary:
-        picture.save(temporary, format="PNG")
-    typer.echo(
+    write_png(out, draw_task(load_task(described, collections)))
+    echo(
         f"{out}: task {task}, of {described.collection}: {described.ways} ways, "
         f"{described.context_size} context and {described.target_size} target images"
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from cnaps.cli.common import echo
 from cnaps.cli.evaluate import start_processes
 
 CONFIG = typer.Argument(None, help="A TOML or JSON file of settings; without one, the paper's defaults.")
@@ -85,7 +86,7 @@ def _start(
         import dataclasses
         import json
 
-        typer.echo(json.dumps(dataclasses.asdict(settings), indent=2))
+        echo(json.dumps(dataclasses.asdict(settings), indent=2))
         return
     folder = resume or run
     if folder is None:
@@ -98,12 +99,12 @@ def _start(
     if os.environ.get("RANK", "0") == "0":
         if ended_by is not None:
             then = f"continue with: cnaps {command} --resume {folder}"
-            typer.echo(f"stopped after step {state.step}; {then}", err=True)
+            echo(f"stopped after step {state.step}; {then}", err=True)
         else:
-            typer.echo(f"trained {state.step} steps; the last model: {folder / 'last'}")
+            echo(f"trained {state.step} steps; the last model: {folder / 'last'}")
             if state.best:
                 mean = sum(state.best.values()) / len(state.best)
-                typer.echo(f"best validation accuracy {mean:.4f} after step {state.best_step}: {folder / 'best'}")
+                echo(f"best validation accuracy {mean:.4f} after step {state.best_step}: {folder / 'best'}")
     if ended_by is not None:
         raise typer.Exit(128 + ended_by)
 

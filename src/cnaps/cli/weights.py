@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from cnaps.cli.common import echo
 from cnaps.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,12 +25,15 @@ def import_weights(
     destination: Path = typer.Argument(..., help="The folder of the model that is written."),
 ) -> None:
     """Turn a published CNAPs checkpoint into a model folder."""
+    from cnaps.files import check_output
+    from cnaps.nn.checkpoints import FILES
     from cnaps.nn.reference import from_reference
 
+    check_output(destination, inputs=[source], folder=FILES)
     model = from_reference(source)
     model.save(destination)
     weights = sum(value.numel() for value in model.state_dict().values())
-    typer.echo(
+    echo(
         f"wrote {destination}: adaptation {model.config.adaptation}, head {model.config.head}, {weights:,} numbers"
     )
 
@@ -45,8 +49,10 @@ def ship(
     ),
 ) -> None:
     """Make a small copy of a model: half precision, and without a backbone that an installed package carries."""
-    from cnaps.nn.checkpoints import load_model, save_model
+    from cnaps.files import check_output
+    from cnaps.nn.checkpoints import FILES, load_model, save_model
 
+    check_output(destination, inputs=[source, *([average] if average else [])], folder=FILES)
     model = load_model(source)
     if average is not None:
         _average(model, load_model(average), f"{source} and {average}")
@@ -57,7 +63,7 @@ def ship(
     package = model.backbone.pretrained is not None
     save_model(model, destination, half=True, package_backbone=package)
     size = sum(file.stat().st_size for file in destination.iterdir()) / 1e6
-    typer.echo(f"wrote {destination}: {size:.1f} MB")
+    echo(f"wrote {destination}: {size:.1f} MB")
 
 
 def _average(model: CNAPs, other: CNAPs, names: str) -> None:

@@ -12,7 +12,7 @@ import itertools
 import json
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from cnaps import values
 from cnaps.errors import DataError, InputError
-from cnaps.files import atomic_folder, write_json
+from cnaps.files import atomic_folder, read_json, write_json
 from cnaps.images.decoding import ImageLike, decode, encode, load_image
 from cnaps.parallel import cpu_count
 
@@ -61,14 +62,13 @@ class Collection:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        if not (self.path / METADATA).exists():
+        if not (self.path / METADATA).is_file():
             raise DataError(
                 f"{self.path} is not a collection (it has no {METADATA}); make one with `cnaps data prepare`"
             )
         try:
-            held = json.loads((self.path / METADATA).read_text(encoding="utf-8"))
-            if held["format"] > FORMAT:
-                raise DataError(f"{self.path} was written by a newer version of cnaps; update cnaps to read it")
+            held = read_json(self.path / METADATA)
+            _check_held(held, self.path)
             self.name: str = held["name"]
             self.size: int = held["size"]
             self.classes: list[str] = held["classes"]
@@ -80,6 +80,7 @@ class Collection:
             self.fingerprint: str = held["fingerprint"]
             self.broken: list[list[str]] = held["broken"]
             self.prepared_from: str = held["prepared_from"]
+            self.images_digest: str | None = held.get("images_digest")  # of the whole file; see `cnaps check`
             self.offsets = np.concatenate([[0], np.cumsum(self.counts)])
             self._batch_offsets = np.concatenate([[0], np.cumsum(held["batches"])]).astype(np.int64)
             whole = (self.path / IMAGES).stat().st_size == held["bytes"]
@@ -89,6 +90,8 @@ class Collection:
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             # Not mapped by Arrow, which asks for the whole batch around every image.
             self._reader = pa.ipc.open_file(pa.BufferReader(pa.py_buffer(mapped)))
+            if self._reader.num_record_batches != len(held["batches"]):
+                raise ValueError("its images are of another number of batches")
         except DataError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
@@ -173,6 +176,50 @@ class Collection:
         return column
 
 
+def _check_held(held: Any, path: Path) -> None:
+    """Everything that collection.json says, checked; it may lie about anything but its digest."""
+    form = values.table(held, METADATA)["format"]
+    if isinstance(form, int) and form > FORMAT:
+        raise DataError(f"{path} was written by a newer version of cnaps; update cnaps to read it")
+    values.count(form, "the format", 1)
+    if "digest" in held and held["digest"] != metadata_digest(held):
+        raise ValueError(f"{METADATA} does not fit its digest")
+    values.name(held["name"], "the name")
+    values.count(held["size"], "the size of images", 1, 4096)
+    ways = len([values.name(each, "a class") for each in values.items(held["classes"], "the list of classes")])
+    if len(set(held["classes"])) < ways or not ways:
+        raise ValueError("there are no classes, or two of one name")
+    for key in ("counts", "batches"):
+        for each in values.items(held[key], key):
+            values.count(each, key, 1)
+    for split, members in values.table(held["splits"], "splits").items():
+        values.indices(members, f"the split {values.name(split, 'a split')}", ways)
+    if held["hierarchy"] is not None:
+        known = values.table(held["hierarchy"], "the hierarchy")
+        groups = "nodes" if known.get("kind") == "wordnet" else "groups"
+        for group, members in values.table(known.get(groups), "the hierarchy").items():
+            values.indices(members, f"the group {values.name(group, 'a group')}", ways)
+    for key in ("source", "licence", "fingerprint", "prepared_from"):
+        values.text(held[key], key)
+    for pair in values.items(held["broken"], "broken"):
+        if len(values.items(pair, "broken")) != 2 or not all(isinstance(each, str) for each in pair):
+            raise ValueError("a broken image is a name and a reason")
+    if held.get("images_digest") is not None:
+        values.name(held["images_digest"], "images_digest")
+
+
+def metadata_digest(held: Mapping[str, Any]) -> str:
+    """Of everything in collection.json but the digest itself."""
+    rest = {key: value for key, value in held.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def images_digest(path: Path) -> str:
+    """Of the whole file of images."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def find_collections(folder: str | Path) -> list[Collection]:
     """The collections in a folder, sorted by name; or the folder itself where it is one."""
     folder = Path(folder)
@@ -226,7 +273,7 @@ def assemble(
     batches: list[int] = []
     content = hashlib.blake2b(digest_size=16)
     last = 0
-    with atomic_folder(dest) as folder:
+    with atomic_folder(dest, (METADATA, IMAGES)) as folder:
         with pa.OSFile(str(folder / IMAGES), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
             for shard in shards:
                 if shard.num_rows == 0:
@@ -263,7 +310,9 @@ def assemble(
             "bytes": (folder / IMAGES).stat().st_size,
             "broken": list(broken),
         }
-        write_json(folder / METADATA, core | rest)
+        held = core | rest | {"images_digest": images_digest(folder / IMAGES)}
+        held = json.loads(json.dumps(held))  # as it will be read
+        write_json(folder / METADATA, held | {"digest": metadata_digest(held)})
 
 
 def _without_empty(about: Description, counts: np.ndarray) -> Description:

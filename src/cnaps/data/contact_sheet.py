@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from cnaps.data.collection import Collection
-from cnaps.files import atomic_path
+from cnaps.images.decoding import write_png
 
 _CELL, _GAP, _LABEL = 64, 4, 190
 
@@ -36,8 +36,7 @@ def contact_sheet(collection: Collection, *, classes: int = 24, images: int = 10
 
 def write_contact_sheet(collection: Collection, path: str | Path) -> None:
     """Write :func:`contact_sheet` as PNG."""
-    with atomic_path(path) as temporary:
-        contact_sheet(collection).save(temporary, "PNG")
+    write_png(path, contact_sheet(collection))
 
 
 def captioned_sheet(pictures: Sequence[np.ndarray], captions: Sequence[str], columns: int = 5) -> Image.Image:

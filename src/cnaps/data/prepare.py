@@ -7,6 +7,7 @@ finds its shards there and goes on; the collection itself appears whole, at the 
 from __future__ import annotations
 
 import bisect
+import contextlib
 import hashlib
 import itertools
 import json
@@ -23,12 +24,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from cnaps.data import splits as split_rules
-from cnaps.data.collection import METADATA, Collection, Description, assemble, encoded_batch
+from cnaps.data.collection import IMAGES, METADATA, Collection, Description, assemble, encoded_batch
 from cnaps.data.readers import READERS, get_reader
 from cnaps.data.readers.base import Item, Plan, Splits
 from cnaps.data.readers.folders import add_wordnet, read_csv
 from cnaps.errors import CnapsError, DataError, InputError
-from cnaps.files import atomic_path, write_text
+from cnaps.files import atomic_path, check_output, read_json, write_text
 from cnaps.images.archives import open_tree
 from cnaps.images.decoding import encode, load_image
 from cnaps.parallel import cpu_count
@@ -69,6 +70,8 @@ def prepare(
     reader, source, dest = get_reader(reader_name), Path(source).expanduser(), Path(dest).expanduser()
     if not 8 <= size <= 4096:
         raise InputError(f"the size must lie between 8 and 4096 pixels, not {size}")
+    # other data sets may well lie in one folder with the collections that are made of them
+    check_output(dest, inputs=[source] if reader.name == "folder" else [], folder=(METADATA, IMAGES))
     scratch = dest.parent / f".{dest.name}.preparing"
     if reader.name == "folder" and source.suffix.lower() == ".csv":
         plan = read_csv(source)
@@ -88,7 +91,7 @@ def prepare(
         licence=READERS.get(name, reader).licence,
     )
     origin = _origin(about, plan.items)
-    unchanged = _occupied(dest) and not overwrite
+    unchanged = (dest / METADATA).exists() and not overwrite
     if unchanged:
         collection = Collection.open(dest)
         if collection.prepared_from != origin:
@@ -121,7 +124,7 @@ def _splits(plan: Plan, name: str, choice: str, seed: int) -> Splits:
     if not choice.endswith(".json"):
         raise InputError(f"splits are published, random, train, valid, test, none or a JSON file, not {choice!r}")
     try:
-        named = json.loads(Path(choice).read_text(encoding="utf-8"))
+        named = read_json(choice)
         index = {label: position for position, label in enumerate(plan.classes)}
         return {split: sorted(index[label] for label in labels) for split, labels in named.items()}
     except (OSError, ValueError, AttributeError, TypeError) as error:
@@ -138,15 +141,6 @@ def _origin(about: Description, items: Sequence[Sequence[Item]]) -> str:
     for item in itertools.chain.from_iterable(items):
         digest.update(item.key.encode("utf-8", "surrogateescape") + b"\n")
     return digest.hexdigest()
-
-
-def _occupied(dest: Path) -> bool:
-    """Whether a collection is there; anything else that is there is never overwritten."""
-    if (dest / METADATA).exists():
-        return True
-    if dest.exists() and (not dest.is_dir() or any(dest.iterdir())):
-        raise DataError(f"{dest} exists and is not a collection; give another destination")
-    return False
 
 
 def _check_broken(dest: Path, broken: Sequence[Sequence[str]], strict: bool) -> None:
@@ -180,7 +174,22 @@ def _run(job: _Job, starts: list[int], workers: int) -> Iterator[int]:
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_set_job, initargs=(job,)) as pool:
-        yield from pool.map(_do, starts)
+        with _uninterrupted():
+            done = pool.map(_do, starts)  # starts the processes
+        yield from done
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Keep Ctrl-C from this thread, until the end of the block, and from the processes it starts, for ever."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Job:

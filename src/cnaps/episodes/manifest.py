@@ -12,9 +12,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cnaps import values
 from cnaps.episodes.task import TaskDescription
 from cnaps.errors import DataError
-from cnaps.files import atomic_path
+from cnaps.files import atomic_path, parse_json, read_bytes
 
 if TYPE_CHECKING:
     from cnaps.data.collection import Collection
@@ -52,15 +53,16 @@ def write_manifest(
 def read_manifest(path: str | Path, collections: Mapping[str, Collection]) -> list[TaskDescription]:
     """The tasks of a manifest; a DataError says why where it does not fit the collections."""
     try:
-        with Path(path).open(encoding="utf-8") as file:
-            _check_header(path, _parse(path, 1, file.readline()), collections)
-            finder = lru_cache(maxsize=None)(_finder)
-            return [
-                _describe(f"{path}, line {number}", _parse(path, number, line), collections, finder)
-                for number, line in enumerate(file, 2)
-            ]
-    except (OSError, UnicodeDecodeError) as error:
+        header, *lines = read_bytes(path).decode("utf-8").split("\n")
+    except (OSError, ValueError) as error:
         raise DataError(f"cannot read the manifest {path}: {error}") from error
+    _check_header(path, _parse(path, 1, header), collections)
+    finder = lru_cache(maxsize=None)(_finder)
+    return [
+        _describe(f"{path}, line {number}", _parse(path, number, line), collections, finder)
+        for number, line in enumerate(lines, 2)
+        if line
+    ]
 
 
 def _check_header(path: str | Path, header: dict[str, Any], collections: Mapping[str, Collection]) -> None:
@@ -90,18 +92,21 @@ def _describe(
 ) -> TaskDescription:
     try:
         collection = collections[line["collection"]]
-        found = [finder(collection, name) for name in line["classes"]]
+        found = [finder(collection, values.name(name, "a class")) for name in line["classes"]]
+        if len({index for index, _ in found}) < len(found):
+            raise ValueError("a class comes twice")
         context, targets = (
             tuple(tuple(rows[key] for key in keys) for (_, rows), keys in zip(found, line[part], strict=True))
             for part in ("context", "targets")
         )
         if not found or not all(map(len, context)):
             raise DataError(f"{where}: a task needs classes, and every class a context image")
-        return TaskDescription(
-            int(line["index"]), collection.name, tuple(index for index, _ in found), context, targets
-        )
+        number, classes = values.count(line["index"], "index"), tuple(index for index, _ in found)
+        return TaskDescription(number, collection.name, classes, context, targets)
     except KeyError as error:
         raise DataError(f"{where}: there is no {error.args[0]!r}") from error
+    except RecursionError as error:
+        raise DataError(f"{where} is nested too deep") from error
     except (TypeError, ValueError) as error:
         if isinstance(error, DataError):
             raise
@@ -120,8 +125,8 @@ def _finder(collection: Collection, name: str) -> tuple[int, dict[str, int]]:
 
 def _parse(path: str | Path, number: int, line: str) -> dict[str, Any]:
     try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        value = parse_json(line)
+    except ValueError as error:
         raise DataError(f"{path}, line {number} is no JSON: {error}") from error
     if not isinstance(value, dict):
         raise DataError(f"{path}, line {number} is no JSON object")

@@ -60,13 +60,18 @@ class Tree:
         try:
             if member:
                 return _read_member(path, member, place)
-            offset, size = span or (0, path.stat().st_size)
+            if path.exists() and not path.is_file():
+                raise DataError(f"{place} is no regular file")  # to open a pipe is to wait for its writer
+            held = path.stat().st_size
+            offset, size = span or (0, held)
             _check_size(size, place)
+            if offset + size > held:
+                raise DataError(f"{place} is cut short")
             with path.open("rb", buffering=0) as file:  # not kept open: a data set may come in a thousand tars
                 file.seek(offset)
                 return file.read(size)
-        except OSError as error:
-            raise DataError(f"cannot read {place}: {error.strerror or error}") from error
+        except (OSError, OverflowError) as error:
+            raise DataError(f"cannot read {place}: {getattr(error, 'strerror', None) or error}") from error
 
     def local(self, name: str) -> Path | None:
         """The path of a file where it lies on disk as it is, so that it can be memory-mapped."""
@@ -81,6 +86,8 @@ def open_tree(path: str | Path, scratch: Path, parts: Iterable[str] = ()) -> Tre
     path = Path(path)
     if not path.exists():
         raise DataError(f"{path} does not exist")
+    if not path.is_dir() and not path.is_file():
+        raise DataError(f"{path} is no regular file")
     if path.is_dir():
         files: dict[str, Place | None] = dict.fromkeys(files_below(path))
         packed = {item for part in parts for item in path.glob(part) if item.name.lower().endswith(_ARCHIVES)}
@@ -91,14 +98,17 @@ def open_tree(path: str | Path, scratch: Path, parts: Iterable[str] = ()) -> Tre
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
                 members = [info for info in archive.infolist() if _is_file(info)]
+            _check_zip(path, members)
             return Tree(
                 path, {name: Place(path, member=info) for info in members if (name := _safe(info.filename))}
             )
         plain = _plain_tar(path, scratch)
         with plain.open("rb") as file:
             return Tree(path, {name: Place(plain, span) for name, span in _scan(file, 0, "")})
-    except (tarfile.TarError, zipfile.BadZipFile, OSError, EOFError) as error:
-        raise DataError(f"cannot read the archive {path}: {error}") from error
+    except DataError:
+        raise
+    except Exception as error:  # of damaged archives zipfile and tarfile make almost anything
+        raise DataError(f"cannot read the archive {path}: {error or type(error).__name__}") from error
 
 
 def files_below(folder: Path) -> Iterator[str]:
@@ -161,12 +171,30 @@ def _is_file(info: zipfile.ZipInfo) -> bool:
     return not info.is_dir() and info.external_attr >> 28 in (0, 8)  # 8: a regular file
 
 
+def _check_zip(path: Path, members: list[zipfile.ZipInfo]) -> None:
+    """A budget for the whole: no byte stands for two members, and all members together stay bounded."""
+    size = path.stat().st_size
+    if sum(info.compress_size for info in members) > size:
+        raise DataError(f"{path} is refused: its members overlap")
+    limit = min(MAX_UNPACKED, (1 << 26) + _RATIO * size)
+    if sum(info.file_size for info in members) > limit:
+        raise DataError(f"{path} unpacks to more than {limit:,} bytes: refused")
+
+
 def _read_member(path: Path, info: zipfile.ZipInfo, place: str) -> bytes:
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise DataError(f"{place} is packed by another method than deflate: pack it anew")
     _check_size(info.file_size, place)
-    if info.file_size > (1 << 20) + _RATIO * info.compress_size:
+    limit = (1 << 20) + _RATIO * info.compress_size
+    if info.file_size > limit:
         raise DataError(f"{place} grows from {info.compress_size:,} to {info.file_size:,} bytes: refused")
+    content = bytearray()
     try:
-        return _zip(path, path.stat().st_mtime_ns).read(info)
+        with _zip(path, path.stat().st_mtime_ns).open(info) as member:
+            # by blocks: asked for everything, zipfile unpacks as much as there is, whatever size was declared
+            while block := member.read(1 << 20):
+                content += block
+        return bytes(content)
     except Exception as error:  # zlib, zipfile and its decryption each raise their own
         raise DataError(f"cannot read {place}: {error}") from error
 

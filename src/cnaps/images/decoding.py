@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 from PIL import Image, ImageOps
+from PIL.PngImagePlugin import PngInfo
 
 from cnaps.errors import DataError
+from cnaps.files import atomic_path
 
 ImageLike: TypeAlias = str | Path | bytes | Image.Image | np.ndarray
 
@@ -36,6 +39,8 @@ def load_image(source: ImageLike, *, max_pixels: int = 100_000_000, at_least: in
     """
     name = str(source) if isinstance(source, str | Path) else "the image"
     try:
+        if isinstance(source, str | Path) and os.path.exists(source) and not os.path.isfile(source):
+            raise DataError(f"{name} is no regular file")  # to open a pipe is to wait for whoever writes to it
         image = _open(source)
         if image.width * image.height > max_pixels:
             raise DataError(f"{name} has {image.width} x {image.height} pixels; the limit is {max_pixels:,}")
@@ -90,6 +95,14 @@ def decode(encoded: bytes, size: int) -> np.ndarray:
     image: Image.Image = Image.open(io.BytesIO(encoded), formats=("JPEG", "PNG"))
     pixels = to_array(image, size)
     return pixels if pixels.ndim == 3 else np.repeat(pixels[:, :, None], 3, axis=2)
+
+
+def write_png(path: str | Path, image: Image.Image) -> None:
+    """Write a picture that says who wrote it, whole or not at all."""
+    about = PngInfo()
+    about.add_text("Software", "cnaps")
+    with atomic_path(path) as temporary:
+        image.save(temporary, "PNG", pnginfo=about)
 
 
 def _open(source: ImageLike) -> Image.Image:

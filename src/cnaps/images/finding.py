@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import glob
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
 from cnaps.errors import DataError
+from cnaps.files import escaped, plain_cell, read_bytes
 from cnaps.images.archives import files_below
 from cnaps.images.decoding import is_image
 
@@ -40,7 +42,7 @@ def find_images(sources: Sequence[str]) -> list[Path]:
             if not inside:
                 raise DataError(f"the folder {path} holds no images")
             found.update(dict.fromkeys(inside))
-        elif path.suffix.lower() in LISTS and path.is_file():
+        elif path.suffix.lower() in LISTS and path.exists():
             found.update(dict.fromkeys(_listed(path)))
         elif path.exists():
             found[path] = None
@@ -74,19 +76,21 @@ def _by_folder(folder: Path) -> list[tuple[Path, str]]:
         images = images_below(item)
         if not images:
             raise DataError(f"the class folder {item} holds no images: add some, or remove it")
-        examples += [(path, item.name) for path in images]
+        examples += [(path, escaped(item.name)) for path in images]
     return examples
 
 
 def read_table(table: Path) -> list[tuple[str, str, str]]:
     """The lines of a CSV: where each stands, for errors, and its path and label; a heading is optional."""
     try:
-        with table.open(newline="", encoding="utf-8-sig") as file:
-            lines = csv.reader(file)
-            rows = [(lines.line_num, [cell.strip() for cell in row]) for row in lines if any(row)]
+        text = read_bytes(table).decode("utf-8-sig")
+        if "\0" in text:
+            raise ValueError("there is a NUL in it")
+        lines = csv.reader(io.StringIO(text, newline=""))
+        rows = [(lines.line_num, [plain_cell(cell.strip()) for cell in row]) for row in lines if any(row)]
     except FileNotFoundError as error:
         raise DataError(f"{table} does not exist") from error
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise DataError(f"{table} cannot be read as a CSV: {error}") from error
     path, label = 0, 1
     if rows and not is_image(rows[0][1][0]) and not (table.parent / rows[0][1][0]).is_file():
@@ -104,8 +108,8 @@ def read_table(table: Path) -> list[tuple[str, str, str]]:
 
 def _listed(path: Path) -> list[Path]:
     try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
+        lines = [line.strip() for line in read_bytes(path).decode("utf-8-sig").splitlines()]
+    except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read as a list of files: {error}") from error
     files = [line for line in lines if line and not line.startswith("#")]
     if not files:

@@ -15,13 +15,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from cnaps import values
 from cnaps.errors import CheckpointError
-from cnaps.files import atomic_folder, write_json
+from cnaps.files import atomic_folder, read_json, write_json
 from cnaps.nn.backbones import Backbone, create_backbone
 from cnaps.nn.model import CNAPs, ModelConfig
 from cnaps.nn.task_model import TaskModel, model_kind
 
 FORMAT, VERSION = "cnaps-model", 1
+FILES = ("config.json", "model.safetensors")
 _KEYS = {"format", "version", "kind", "model", "backbone_weights", "notes", "digest"}
 DEFAULT_MODEL = "cnaps-lite0"
 _INSTALLED = Path(__file__).parent.parent / "models"  # models that come with the package
@@ -56,7 +58,7 @@ def save_model(
         state = {k: v for k, v in state.items() if not k.startswith("backbone.")}
     if half:
         state = {k: v.half() if v.is_floating_point() else v for k, v in state.items()}
-    with atomic_folder(folder) as temporary:
+    with atomic_folder(folder, FILES) as temporary:
         # contiguous: channels_last is a matter of speed, and is restored when the model is built
         save_file({k: v.cpu().contiguous() for k, v in state.items()}, temporary / "model.safetensors")
         config = {
@@ -102,6 +104,8 @@ def load_task_model(
     """The same for every registered kind of models."""
     folder = _INSTALLED / str(source) if str(source) in list_models() else Path(source)
     config_file, weights_file = folder / "config.json", folder / "model.safetensors"
+    if config_file.exists() and not config_file.is_file():
+        raise CheckpointError(f"{config_file} is no regular file")
     if not config_file.is_file():
         names = ", ".join(list_models()) or "none"
         raise CheckpointError(f"no model at {folder}: there is no config.json (models by name: {names})")
@@ -111,15 +115,23 @@ def load_task_model(
         unknown = (stored.keys() - _KEYS) | (set(stored["model"]) - known)
         if unknown:
             raise CheckpointError(f"{config_file}: unknown settings {', '.join(sorted(unknown))}")
+        _check_settings(stored["model"])
+        _check_notes(stored.get("notes") or {})
         config = ModelConfig(**stored["model"])
         package = stored["backbone_weights"] == "package"
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, CheckpointError):
+            raise
         raise CheckpointError(f"{config_file} is no model configuration: {error}") from error
     kind = _class_of(stored.get("kind", CNAPs.kind), config_file)
     state = read_safetensors(weights_file)
     if "digest" in stored and stored["digest"] != _digest(stored, weights_file):
         raise CheckpointError(f"{folder} is damaged: its files do not fit the digest in {config_file.name}")
     state = {k: v.float() if v.is_floating_point() else v for k, v in state.items()}
+    try:
+        values.check_numbers({k: v.numpy() for k, v in state.items()})
+    except ValueError as error:
+        raise CheckpointError(f"{weights_file} is no set of weights: {error}") from error
     model = kind(config, backbone)
     if package:
         model.backbone.load_pretrained()
@@ -192,7 +204,33 @@ def _digest(config: Mapping[str, Any], weights: Path) -> str:
     return digest.hexdigest()
 
 
-def _class_of(kind: str, source: Path) -> type[TaskModel]:
+def _check_settings(table: Any) -> None:
+    """Settings of the types and of about the sizes that they may have, before anything is made of them."""
+    for key, default in asdict(ModelConfig()).items():
+        value = values.table(table, "the model").get(key, default)
+        if isinstance(default, bool):
+            if not isinstance(value, bool):
+                raise ValueError(f"{key} is true or false, not {value!r}")
+        elif isinstance(default, str):
+            values.name(value, key)
+        elif value is not None or default is not None:
+            values.count(value, key, 0, 4096)
+
+
+def _check_notes(notes: Any) -> None:
+    """Notes are anybody's, but for those that this program reads."""
+    known = values.table(notes, "notes")
+    calibration = values.items(known.get("calibration", [0, 0, 0]), "calibration")
+    for value in calibration:
+        values.number(value, "calibration", -20, 20)
+    if len(calibration) != 3:
+        raise ValueError("calibration is not three numbers")
+    trained = known.get("trained_on", [])  # names of collections, or a table of what is known of each
+    for name in trained if isinstance(trained, dict) else values.items(trained, "trained_on"):
+        values.name(name, "trained_on")
+
+
+def _class_of(kind: Any, source: Path) -> type[TaskModel]:
     found = model_kind(kind)
     if found is None:
         raise CheckpointError(
@@ -204,13 +242,13 @@ def _class_of(kind: str, source: Path) -> type[TaskModel]:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
+        stored = read_json(path)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     if not isinstance(stored, dict) or stored.get("format") != FORMAT:
         raise CheckpointError(f"{path} is no configuration of a cnaps model")
     version = stored.get("version")
-    if not isinstance(version, int) or version > VERSION:
+    if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= VERSION:
         raise CheckpointError(f"{path} was written by a newer version of cnaps: upgrade to read it")
     return stored
 

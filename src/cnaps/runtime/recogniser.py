@@ -6,6 +6,7 @@ it starts faster.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import os
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cnaps import values
 from cnaps.errors import InputError
 from cnaps.images.inputs import Images, OnError, as_images, stream
 from cnaps.nn.adapted import Adapted
@@ -96,7 +98,8 @@ class Recogniser:
         """Adapt a model to examples; `flip` adds their mirror images."""
         names = sorted(set(examples.names))
         images, labels = _context(model, examples, names, flip)
-        return cls(model.adapt(images, labels), names, examples.pixels.shape[-1], source)
+        with _sound():
+            return cls(model.adapt(images, labels), names, examples.pixels.shape[-1], source)
 
     @torch.no_grad()
     def update(self, examples: Examples, *, mode: str = "fixed", flip: bool = False) -> Recogniser:
@@ -141,8 +144,12 @@ class Recogniser:
         """Class probabilities (n, C) of features (n, d)."""
         if len(self.names) < 2:
             raise InputError(f"only the class {self.names[0]!r} is known: at least two classes are needed")
-        logits = self.adapted.classify(features) / self.temperature
-        return logits.double().softmax(1).cpu().numpy()
+        with _sound():
+            logits = self.adapted.classify(features) / self.temperature
+        found = logits.double().softmax(1).cpu().numpy()
+        if not np.isfinite(found).all():
+            raise InputError(_UNSOUND)
+        return found
 
     @torch.no_grad()
     def novelty(self, features: Tensor) -> np.ndarray:
@@ -212,6 +219,17 @@ class Recogniser:
         export_onnx(network, path, self.image_size, metadata=metadata, dtype=torch.uint8, output="probabilities")
 
 
+_UNSOUND = "this task gives no probabilities: its numbers, or those of its model, are out of all range"
+
+
+@contextlib.contextmanager
+def _sound() -> Iterator[None]:
+    try:
+        yield
+    except torch.linalg.LinAlgError as error:
+        raise InputError(_UNSOUND) from error
+
+
 class _Deployed(nn.Module):
     """Everything from pixels to probabilities in one network."""
 
@@ -261,7 +279,10 @@ def check_names(labels: Sequence[Any]) -> list[Name]:
         if isinstance(label, Tensor) and label.ndim == 0:
             label = label.item()
         if isinstance(label, str) and label:
-            names.append(str(label))
+            try:
+                names.append(values.name(str(label), f"label {i}"))
+            except ValueError as error:
+                raise InputError(str(error)) from error
         elif isinstance(label, int | np.integer) and not isinstance(label, bool):
             names.append(int(label))
         else:

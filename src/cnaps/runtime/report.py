@@ -13,10 +13,10 @@ from pathlib import Path
 from PIL import Image
 
 from cnaps.errors import CnapsError
-from cnaps.files import write_text
+from cnaps.files import escaped, write_text
 from cnaps.images.decoding import load_image
 from cnaps.parallel import cpu_count
-from cnaps.runtime.results import Result, Skipped, printable
+from cnaps.runtime.results import Result, Skipped
 
 SHOWN = 300  # images with a thumbnail: the page stays below some 2 MB
 SHEET_CLASSES, SHEET_IMAGES = 60, 12
@@ -35,7 +35,7 @@ def write_report(
     """Write the page: what was found, the least certain first, the examples it was learned from."""
     ordered = sorted(results, key=lambda result: result.probability)
     page = _PAGE.format(
-        title=escape(printable(title)),
+        title=escape(escaped(title)),
         style=_STYLE,
         summary=_summary(results, skipped),
         found=_found(results),
@@ -60,7 +60,7 @@ def thumbnail(path: str | Path, side: int = _SIDE) -> str:
     else:
         image.save(buffer, "JPEG", quality=82)
     data = base64.b64encode(buffer.getvalue()).decode()
-    name = escape(printable(Path(path).name), quote=True)
+    name = escape(escaped(Path(path).name), quote=True)
     kind, style = ("png", ' class="tiny"') if small else ("jpeg", "")
     return f'<img{style} alt="{name}" src="data:image/{kind};base64,{data}">'
 
@@ -103,7 +103,7 @@ def _cards(shown: Sequence[Result], total: int) -> str:
             f"{_bar(probability, 'unsure' if result.probability < UNSURE else '')}</li>"
             for label, probability in result.ranking
         )
-        path = printable(result.path)
+        path = escaped(result.path)
         name = escape(Path(path).name)
         cards.append(
             f'<li class="card">{image}<div><ol>{rows}</ol>'
@@ -137,7 +137,7 @@ def _sheet(examples: Sequence[tuple[Path, str]]) -> str:
 def _skipped(skipped: Sequence[Skipped]) -> str:
     if not skipped:
         return ""
-    rows = "".join(f"<li>{escape(printable(item.reason))}</li>" for item in skipped[:SHOWN])
+    rows = "".join(f"<li>{escape(escaped(item.reason))}</li>" for item in skipped[:SHOWN])
     return f'<h2>Could not be read</h2><ul class="skipped">{rows}</ul>'
 
 
@@ -145,6 +145,7 @@ _PAGE = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
+<meta name="generator" content="cnaps">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
 <style>{style}</style>

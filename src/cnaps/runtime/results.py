@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cnaps.errors import InputError
-from cnaps.files import write_json, write_text
+from cnaps.files import escaped, spreadsheet_cell, write_json, write_text
 
 
 @dataclass(frozen=True)
@@ -51,23 +49,6 @@ class Skipped:
 FORMATS = (".csv", ".json")
 
 
-def check_output(path: Path | None, suffixes: Sequence[str] = ()) -> None:
-    """Say before any work is done that a file cannot be written there."""
-    if path is None:
-        return
-    if suffixes and path.suffix.lower() not in suffixes:
-        raise InputError(f"{path} must end in {' or '.join(suffixes)}")
-    if path.is_dir():
-        raise InputError(f"cannot write {path}: it is a folder")
-    above = path.absolute().parent
-    while not above.exists():
-        above = above.parent
-    if not above.is_dir():
-        raise InputError(f"cannot write {path}: {above} is no folder")
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise InputError(f"cannot write {path}: {above} is read-only for you")
-
-
 def write_results(path: Path, results: Sequence[Result], skipped: Sequence[Skipped]) -> None:
     """Write a CSV (path, label, probability, then the runners-up) or a JSON file, whole or not at all."""
     if path.suffix.lower() == ".json":
@@ -76,7 +57,7 @@ def write_results(path: Path, results: Sequence[Result], skipped: Sequence[Skipp
             "version": 1,
             "results": [
                 {
-                    "path": printable(result.path),
+                    "path": escaped(result.path),
                     "label": result.label,
                     "probability": round(result.probability, 6),
                     "runners_up": [
@@ -85,7 +66,7 @@ def write_results(path: Path, results: Sequence[Result], skipped: Sequence[Skipp
                 }
                 for result in results
             ],
-            "skipped": [{"path": printable(item.path), "reason": printable(item.reason)} for item in skipped],
+            "skipped": [{"path": escaped(item.path), "reason": escaped(item.reason)} for item in skipped],
         })  # fmt: skip
         return
     places = max((len(result.ranking) for result in results), default=1)
@@ -97,10 +78,5 @@ def write_results(path: Path, results: Sequence[Result], skipped: Sequence[Skipp
     writer.writerow(header)
     for result in results:
         cells = [cell for label, p in result.ranking for cell in (label, f"{p:.6f}")]
-        writer.writerow([printable(result.path), *cells])
+        writer.writerow(map(spreadsheet_cell, [escaped(result.path), *cells]))
     write_text(path, text.getvalue())
-
-
-def printable(text: str) -> str:
-    """File names are bytes, and some are no UTF-8: those bytes become question marks."""
-    return text.encode("utf-8", "replace").decode("utf-8")

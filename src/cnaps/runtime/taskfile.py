@@ -12,13 +12,15 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from cnaps import values
 from cnaps.errors import CheckpointError
-from cnaps.files import atomic_path
+from cnaps.files import atomic_path, parse_json
 from cnaps.nn.adapted import Adapted
 from cnaps.nn.checkpoints import list_models
 from cnaps.nn.film import Film
@@ -86,26 +88,40 @@ def read_task(path: str | os.PathLike[str], model: ModelSource | None = None) ->
     """Read a task; refused where it is damaged, newer than this program or of another model."""
     path = Path(path)
     about, tensors = _read(path)
-    source = str(about.get("model", ""))
+    source, fingerprint = str(about.get("model", "")), str(about.get("fingerprint"))[:40]
     if model is None:
         # only a name: a file from elsewhere does not get to say which folder is read
         if source not in list_models():
             raise CheckpointError(
                 f"{path} belongs to a model that does not come with this package "
-                f"(fingerprint {about.get('fingerprint')}): say which, by model= or --model"
+                f"(fingerprint {fingerprint}): say which, by model= or --model"
             )
         model = source
     network, name = open_model(model)
-    if network.fingerprint() != about.get("fingerprint"):
+    if network.fingerprint() != fingerprint:
         title = f"the model {name!r}" if name else "the model given"
         raise CheckpointError(
-            f"{path} was made with another model: its fingerprint is {about.get('fingerprint')}"
+            f"{path} was made with another model: its fingerprint is {fingerprint}"
             f"{f' ({source})' if source else ''}, {title} has {network.fingerprint()}"
         )
     try:
+        check_task(about, {name: tensor.numpy() for name, tensor in tensors.items()})
         return _rebuild(network, about, tensors, name)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"{path} does not describe a task of this model: {error}") from error
+
+
+def check_task(about: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
+    """Everything that can be said against a task without its model."""
+    values.class_names(about["classes"])
+    values.count(about["image_size"], "the side of images", 1, 2048)
+    values.count(about["seen"], "the number of images seen")
+    values.check_numbers(tensors, whole=("counts", "scatter_rows"))
+    for name in tensors.keys() - {"counts", "scatter_rows"}:
+        if tensors[name].dtype.kind != "f":
+            raise ValueError(f"{name} holds {tensors[name].dtype}")
+    if (tensors["counts"] < 1).any():
+        raise ValueError("a class of no images")
 
 
 def _rebuild(model: CNAPs, about: dict[str, Any], tensors: dict[str, Tensor], source: str) -> Recogniser:
@@ -122,11 +138,11 @@ def _rebuild(model: CNAPs, about: dict[str, Any], tensors: dict[str, Tensor], so
     ):
         if tensors[name].shape != shape:
             raise ValueError(f"{name} has the shape {tuple(tensors[name].shape)} instead of {shape}")
-    if not isinstance(size, int) or not model.backbone.min_image_size <= size <= 2048:
+    if size < model.backbone.min_image_size:
         raise ValueError(f"images of {size} pixels")
-    if not ways or names != sorted(set(names)):
-        raise ValueError("class names are missing, repeated or out of order")
-    tensors = {name: tensor.to(model.device) for name, tensor in tensors.items()}
+    # counts may be of any type, and what is computed with them is not
+    kind = {"counts": torch.get_default_dtype()}
+    tensors = {name: tensor.to(model.device, kind.get(name)) for name, tensor in tensors.items()}
     scatter = None
     if model.head.needs_scatter:
         rows = tensors["scatter"].to(torch.get_default_dtype())
@@ -143,7 +159,7 @@ def _rebuild(model: CNAPs, about: dict[str, Any], tensors: dict[str, Tensor], so
         torch.arange(ways),
         ClassStatistics(tensors["counts"], tensors["means"], scatter),
         tensors["task_embedding"],
-        int(about["seen"]),
+        about["seen"],
     )
     return Recogniser(adapted, names, size, source)
 
@@ -160,11 +176,14 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise CheckpointError(f"{path} is damaged or no task file: {error}") from error
     if metadata.get("format") != FORMAT:
         raise CheckpointError(f"{path} is no task file of cnaps")
-    if not metadata.get("version", "").isdigit() or int(metadata["version"]) > VERSION:
+    if metadata.get("version") not in [str(version) for version in range(1, VERSION + 1)]:
         raise CheckpointError(f"{path} was written by a newer version of cnaps: upgrade to read it")
     if metadata.get("digest") != _digest(metadata.get("about", ""), tensors):
         raise CheckpointError(f"{path} is damaged: its content does not fit its digest")
-    return json.loads(metadata["about"]), tensors
+    try:
+        return values.table(parse_json(metadata["about"]), "its description"), tensors
+    except (KeyError, ValueError) as error:
+        raise CheckpointError(f"{path} does not describe a task: {error}") from error
 
 
 def _digest(about: str, tensors: dict[str, Tensor]) -> str:

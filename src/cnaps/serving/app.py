@@ -15,14 +15,16 @@ from typing import Any
 import numpy as np
 import torch
 from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, PlainTextResponse, Response
 from pydantic import BaseModel
 from starlette.datastructures import UploadFile
 
 from cnaps.errors import CnapsError
 from cnaps.runtime.recogniser import Recogniser
-from cnaps.serving.decoding import Decoder
-from cnaps.serving.safety import Guard
+from cnaps.serving.decoding import MAX_BYTES, Decoder
+from cnaps.serving.metrics import Metrics
+from cnaps.serving.safety import KNOWN, Guard, shown
 from cnaps.serving.tasks import TaskFolder
 
 MAX_IMAGES = 32  # a request
@@ -50,11 +52,11 @@ class Answer(BaseModel):
 class Batcher:
     """Runs what waits together: while one batch is computed, the next one gathers."""
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: Metrics | None = None) -> None:
         self._queue: asyncio.Queue[tuple[Recogniser, np.ndarray, asyncio.Future[Any]]] = asyncio.Queue()
         self._thread = ThreadPoolExecutor(1, "predict")
         self._worker: asyncio.Task[None] | None = None
-        self.batches = self.images = 0
+        self.metrics = metrics or Metrics()
 
     async def __call__(self, recogniser: Recogniser, images: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Probabilities (C,) for each image, uint8 (S, S, 3)."""
@@ -88,8 +90,8 @@ class Batcher:
     def _compute(self, recogniser: Recogniser, images: list[np.ndarray]) -> list[np.ndarray]:
         pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
         probabilities = recogniser.probabilities(recogniser.features(pixels))
-        self.batches += 1
-        self.images += len(images)
+        self.metrics.add("batches_total")
+        self.metrics.add("images_total", len(images))
         return list(probabilities)
 
     def close(self) -> None:
@@ -104,11 +106,14 @@ def add_prediction(
     source: TaskFolder | Callable[[], Recogniser | None],
     decoder: Decoder,
     max_waiting: int = MAX_WAITING,
+    counts: str | None = None,
 ) -> Batcher:
-    """Add predictions, `/health`, `/metrics` and `/docs` to an application; close what it returns."""
-    batcher = Batcher()
-    started = time.time()
-    counts = {"requests": 0, "refused_images": 0, "busy": 0, "waiting": 0, "seconds": 0.0}
+    """Add predictions, `/health`, `/metrics` and `/docs` to an application; close what it returns.
+
+    Processes that serve together share the folder `counts`.
+    """
+    metrics = Metrics(counts)
+    batcher = Batcher(metrics)
     file = {"type": "string", "format": "binary"}
     form = {"type": "object", "properties": {"files": {"type": "array", "items": file}}}
     content = {"multipart/form-data": {"schema": form}, "image/*": {"schema": file}}
@@ -117,12 +122,12 @@ def add_prediction(
 
     async def answer(request: Request, recogniser: Recogniser | None) -> Answer:
         begun = time.perf_counter()
-        counts["requests"] += 1
+        metrics.add("requests_total")
         uploads = await _uploads(request)
-        if counts["waiting"] + len(uploads) > max_waiting:
-            counts["busy"] += 1
+        if metrics["waiting_images"] + len(uploads) > max_waiting:
+            metrics.add("busy_total")
             raise HTTPException(503, "too many images are waiting", {"Retry-After": "1"})
-        counts["waiting"] += len(uploads)
+        metrics.add("waiting_images", len(uploads))
         size = recogniser.image_size if recogniser else None
         try:
             decoded = await asyncio.gather(
@@ -133,18 +138,18 @@ def add_prediction(
                 raise HTTPException(409, "nothing has been learned yet: give examples of at least two classes")
             answers = iter(await batcher(recogniser, images) if recogniser else [])
         finally:
-            counts["waiting"] -= len(uploads)
+            metrics.add("waiting_images", -len(uploads))
         predictions = []
         for (name, _), result in zip(uploads, decoded, strict=True):
             if isinstance(result, CnapsError):
-                counts["refused_images"] += 1
+                metrics.add("refused_images_total")
                 predictions.append(Prediction(name=name, error=str(result)))
             elif isinstance(result, BaseException):
                 raise result
             else:
                 assert recogniser is not None
                 predictions.append(_prediction(name, recogniser.names, next(answers)))
-        counts["seconds"] += time.perf_counter() - begun
+        metrics.add("request_seconds_total", time.perf_counter() - begun)
         if all(p.error for p in predictions):
             raise HTTPException(422, [p.model_dump(include={"name", "error"}) for p in predictions])
         return Answer(predictions=predictions)
@@ -175,27 +180,20 @@ def add_prediction(
             return await answer(request, source())
 
     @app.get("/health")
-    async def health() -> dict[str, Any]:
-        """Whether the server can answer, and what it knows."""
+    async def health(request: Request) -> dict[str, Any]:
+        """Whether the server can answer; and what it knows, to those who have the token if one is needed."""
+        about: dict[str, Any]
         if isinstance(source, TaskFolder):
-            return {"status": "ok", "tasks": len(source.files())}
-        known = source()
-        return {"status": "ok" if known else "nothing learned yet", "classes": known.names if known else []}
+            about = {"status": "ok", "tasks": len(source.files())}
+        else:
+            known = source()
+            about = {"status": "ok" if known else "nothing learned yet", "classes": known.names if known else []}
+        return about if request.scope.get(KNOWN) else {"status": about["status"]}
 
     @app.get("/metrics", response_class=PlainTextResponse)
-    async def metrics() -> str:
-        """Counters of this process in the text format of Prometheus."""
-        values = {
-            "requests_total": counts["requests"],
-            "request_seconds_total": round(counts["seconds"], 6),
-            "images_total": batcher.images,
-            "refused_images_total": counts["refused_images"],
-            "busy_total": counts["busy"],
-            "batches_total": batcher.batches,
-            "waiting_images": counts["waiting"],
-            "uptime_seconds": round(time.time() - started, 3),
-        }
-        return "".join(f'cnaps_{name}{{process="{os.getpid()}"}} {value}\n' for name, value in values.items())
+    async def counters() -> str:
+        """Counters of all processes together, in the text format of Prometheus."""
+        return metrics.text()
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
@@ -205,7 +203,12 @@ def add_prediction(
 
 
 def create_serving(
-    task: str, model: str | None = None, *, token: str | None = None, max_waiting: int = MAX_WAITING
+    task: str,
+    model: str | None = None,
+    *,
+    token: str | None = None,
+    max_waiting: int = MAX_WAITING,
+    counts: str | None = None,
 ) -> FastAPI:
     """An application that answers predictions of a task file, or of every one in a folder, and nothing else."""
     from fastapi.staticfiles import StaticFiles
@@ -221,7 +224,8 @@ def create_serving(
 
     app = FastAPI(title="cnaps", docs_url=None, redoc_url=None, lifespan=lifespan)
     app.add_middleware(Guard, token=token)
-    batcher = add_prediction(app, source, decoder, max_waiting)
+    app.add_exception_handler(RequestValidationError, explain_input)
+    batcher = add_prediction(app, source, decoder, max_waiting, counts)
     app.mount("/static", StaticFiles(directory=_STATIC))
     return app
 
@@ -235,18 +239,40 @@ def open_tasks(task: str | Path, model: str | None) -> TaskFolder | Callable[[],
 
 
 def serving_from_environment() -> FastAPI:
-    """What each of several worker processes calls; CNAPS_SERVING holds the arguments of `create_serving`."""
-    return create_serving(**json.loads(os.environ["CNAPS_SERVING"]))
+    """What each of several worker processes calls.
+
+    CNAPS_SERVING names a file with the arguments of `create_serving`: an environment is no place for a token.
+    """
+    return create_serving(**json.loads(Path(os.environ["CNAPS_SERVING"]).read_text(encoding="utf-8")))
+
+
+async def explain_input(request: Request, error: Exception) -> Response:
+    """What is wrong with a request's values, without repeating them: they may be nothing that can be sent."""
+    assert isinstance(error, RequestValidationError)
+    told = [
+        {"loc": [str(part) for part in e["loc"]], "msg": str(e["msg"]), "type": e["type"]} for e in error.errors()
+    ]
+    return Response(json.dumps({"detail": told}), 422, media_type="application/json")
 
 
 async def _uploads(request: Request) -> list[tuple[str, bytes]]:
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
-        return [("image", await request.body())]
-    async with request.form(max_files=MAX_IMAGES + 1) as form:
-        files = [value for value in form.getlist("files") if isinstance(value, UploadFile)]
-        if not 1 <= len(files) <= MAX_IMAGES:
-            raise HTTPException(422, f"send 1 to {MAX_IMAGES} images as `files`; these are {len(files)}")
-        return [(file.filename or "image", await file.read()) for file in files]
+        data = bytearray()
+        async for piece in request.stream():
+            data += piece
+            if len(data) > MAX_BYTES:
+                raise HTTPException(
+                    413, f"an image has at most {MAX_BYTES // 1_000_000} MB", {"Connection": "close"}
+                )
+        return [("image", bytes(data))]
+    try:
+        async with request.form(max_files=MAX_IMAGES + 1) as form:
+            files = [value for value in form.getlist("files") if isinstance(value, UploadFile)]
+            if not 1 <= len(files) <= MAX_IMAGES:
+                raise HTTPException(422, f"send 1 to {MAX_IMAGES} images as `files`; these are {len(files)}")
+            return [(shown(file.filename or ""), await file.read()) for file in files]
+    except (ValueError, LookupError) as error:  # what parsers of forms make of odd headers
+        raise HTTPException(400, "the form cannot be read") from error
 
 
 def _prediction(name: str, names: list[Any], probabilities: np.ndarray) -> Prediction:

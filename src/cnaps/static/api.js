@@ -9,7 +9,7 @@ export let uploading = null; // {done, total} while files are on their way
 
 export async function ask(method, path, body) {
   const options = { method };
-  if (body instanceof FormData) options.body = body;
+  if (body instanceof FormData || body instanceof Blob) options.body = body;
   else if (body) Object.assign(options, { body: JSON.stringify(body), headers: { "Content-Type": "application/json" } });
   const response = await fetch(path, options);
   if (!response.ok) {

@@ -164,11 +164,10 @@ for (const button of $$("[data-export]")) {
 }
 $("#import").addEventListener("click", () => $("#archive").click());
 $("#archive").addEventListener("change", async (event) => {
-  const form = new FormData();
-  form.append("file", event.target.files[0]);
-  event.target.value = "";
+  const file = event.target.files[0];
   $("#more").open = false;
-  const report = await change("POST", "/api/import", form);
+  const report = await change("POST", "/api/import", file);
+  event.target.value = "";
   if (report) toast(report.message, { action: "Undo", run: undo });
 });
 

@@ -2,64 +2,116 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-import zipfile
+import unicodedata
 from typing import Any
 
 from cnaps.errors import CnapsError, DataError, InputError
+from cnaps.serving.safety import shown
 
 FORMAT, VERSION = "cnaps-project", 1
 TEST, POOL = "test", "pool"  # places beside the classes
 FOLDERS = "folders"  # the class that the folder of a file names
 MAX_CLASSES, MAX_IMAGES = 200, 5_000
-ID = re.compile(r"[0-9a-f]{32}")
+MAX_TASK = 100_000_000  # bytes of a task file
+MAX_DESCRIPTION = 50_000_000  # bytes of a description: that of the largest project has a tenth of it
+_ID = re.compile(r"[0-9a-f]{32}")
+_CLASS = re.compile(r"c[0-9]{1,6}")
 _NAME = 60  # characters of a class name
 
 
+def encode(about: dict[str, Any]) -> str:
+    """A description as the text of a file, with a digest of its content."""
+    return json.dumps({**about, "digest": _digest(about)}, indent=2, ensure_ascii=False) + "\n"
+
+
 def parse(text: bytes) -> dict[str, Any]:
-    """A project description from outside, with everything in it checked."""
+    """A project description from outside, with everything in it checked; images have the `path` in a zip file."""
     try:
-        about = json.loads(text)
+        about = json.loads(text, parse_constant=_no_number)
         if about.get("format") != FORMAT:
             raise DataError("it does not say that it is a project of the studio")
+        if not _is_number(about["version"]):
+            raise DataError("its description is damaged")
         if about["version"] > VERSION:
             raise DataError("it was written by a newer version of cnaps: upgrade to read it")
-        task = about.get("task", "")
-        classes = [
-            {"id": entry["id"], "name": class_name(entry["name"]), "learned": _pair(entry.get("learned"))}
-            for entry in about["classes"]
-        ]
-        places = {entry["id"] for entry in classes} | {TEST, POOL}
-        images = [
-            {"id": entry["id"], "name": file_name(entry["name"]), "place": entry["place"]}
-            for entry in about["images"]
-        ]
-        sound = (
-            (task == "" or ID.fullmatch(task))
-            and len(classes) <= MAX_CLASSES
-            and len(images) <= MAX_IMAGES
-            and all(re.fullmatch(r"c[0-9]{1,6}", entry["id"]) for entry in classes)
-            and all(ID.fullmatch(entry["id"]) and entry["place"] in places for entry in images)
-        )
-        if not sound:
-            raise DataError("its description is damaged")
-        return {"name": class_name(about["name"]), "task": task, "classes": classes, "images": images}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if "digest" in about and about.pop("digest") != _digest(about):  # descriptions of version 0.1 have none
+            raise DataError(
+                "it does not fit its digest, so it is damaged; if you changed it yourself, take its `digest` out"
+            )
+        return _checked(about)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise error if isinstance(error, CnapsError) else DataError("its description is damaged") from error
 
 
-def read_entry(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
-    """A member of a zip file, unless it unpacks to more than `limit` bytes."""
-    with archive.open(name) as file:
-        data = file.read(limit + 1)
-    if len(data) > limit:
-        raise DataError(f"{name} in the zip file is too large")
-    return data
+def _checked(about: dict[str, Any]) -> dict[str, Any]:
+    task, garbage = about.get("task", ""), about.get("garbage", [])
+    taken: dict[str, int] = {}
+    classes = [
+        {
+            "id": _text(entry["id"]),
+            "name": numbered(class_name(_text(entry["name"])), taken),
+            "learned": _learned(entry.get("learned")),
+        }
+        for entry in about["classes"]
+    ]
+    images = [
+        {
+            "id": _text(entry["id"]),
+            "name": shown(_text(entry["name"])),
+            "place": _text(entry["place"]),
+            "path": _text(entry.get("path", f"images/{entry['id']}")),
+        }
+        for entry in about["images"]
+    ]
+    places = {str(entry["id"]) for entry in classes}
+    rows = [entry["learned"][0] for entry in classes if entry["learned"]]
+    sound = (
+        (task == "" or _ID.fullmatch(task))
+        and all(_ID.fullmatch(key) for key in garbage)
+        and len(classes) <= MAX_CLASSES
+        and len(images) <= MAX_IMAGES
+        and all(_CLASS.fullmatch(key) for key in places)
+        and all(_ID.fullmatch(entry["id"]) and entry["place"] in places | {TEST, POOL} for entry in images)
+        and len(places) == len(classes)
+        and len({entry["id"] for entry in images}) == len({entry["path"] for entry in images}) == len(images)
+        and len(set(rows)) == len(rows)
+    )
+    if not sound:
+        raise DataError("its description is damaged")
+    name = class_name(_text(about["name"]))
+    return {"name": name, "task": task, "classes": classes, "images": images, "garbage": garbage}
 
 
-def _pair(value: Any) -> tuple[int, int] | None:
-    return None if value is None else (int(value[0]), int(value[1]))
+def _digest(about: dict[str, Any]) -> str:
+    text = json.dumps({key: value for key, value in about.items() if key != "digest"}, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no number")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 10**9
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise DataError("its description is damaged")
+    return value
+
+
+def _learned(value: Any) -> tuple[int, int] | None:
+    """The row of a class in a task file, and its number of examples there."""
+    if value is None:
+        return None
+    row, count = value
+    if not (_is_number(row) and _is_number(count)):
+        raise DataError("its description is damaged")
+    return row, count
 
 
 def class_name(name: str) -> str:
@@ -70,7 +122,17 @@ def class_name(name: str) -> str:
     return clean
 
 
-def file_name(name: str) -> str:
-    """For showing only."""
-    last = re.split(r"[/\\]", str(name))[-1]
-    return "".join(c for c in last if c.isprintable())[-120:] or "image"
+def fold(name: str) -> str:
+    """What two names have in common that people, or a file system, take for one."""
+    return unicodedata.normalize("NFC", name).casefold()
+
+
+def numbered(name: str, taken: dict[str, int], ending: str = "") -> str:
+    """The name, or the name with a number, so that it differs from all those before it; `taken` remembers them."""
+    found = name
+    while fold(found + ending) in taken:
+        taken[fold(name + ending)] += 1
+        number = f" ({taken[fold(name + ending)]})"
+        found = name[: _NAME - len(number)].rstrip() + number
+    taken[fold(found + ending)] = 1
+    return found + ending

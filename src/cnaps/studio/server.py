@@ -6,19 +6,22 @@ import asyncio
 import contextlib
 import secrets
 import tempfile
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fastapi import APIRouter, Body, FastAPI, File, Form, Request, UploadFile
-from fastapi.responses import FileResponse, JSONResponse, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from fastapi.staticfiles import StaticFiles
 
 from cnaps.errors import CnapsError, InputError
 from cnaps.runtime.recogniser import open_model
-from cnaps.serving.app import add_prediction
+from cnaps.serving.app import add_prediction, explain_input
 from cnaps.serving.decoding import Decoder
 from cnaps.serving.safety import Guard
+from cnaps.studio.archive import MAX_ZIP, write_zip
 from cnaps.studio.engine import Engine
 from cnaps.studio.exporting import example_zip, import_file
 from cnaps.studio.store import Project
@@ -45,10 +48,11 @@ def create_studio(folder: str | Path, model: str, *, token: str | None = None) -
         project.close()
 
     app = FastAPI(title="cnaps studio", docs_url=None, redoc_url=None, lifespan=lifespan)
-    app.state.engine = engine
-    app.add_middleware(Guard, token=token)
+    app.state.engine, app.state.leaving = engine, False
+    app.add_middleware(Guard, token=token, to_disk={"/api/import": MAX_ZIP})
     app.add_exception_handler(CnapsError, _explain)
-    app.include_router(_routes(project, engine), include_in_schema=False)
+    app.add_exception_handler(RequestValidationError, explain_input)
+    app.include_router(_routes(project, engine, model), include_in_schema=False)
     batcher = add_prediction(app, lambda: engine.recogniser, decoder)
     app.mount("/static", StaticFiles(directory=STATIC))
     return app
@@ -58,8 +62,9 @@ async def _explain(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": str(error)}, 422)
 
 
-def _routes(project: Project, engine: Engine) -> APIRouter:
+def _routes(project: Project, engine: Engine, model: str) -> APIRouter:
     routes = APIRouter()
+    importing = asyncio.Lock()  # one at a time: each may fill the disk
     session = secrets.token_hex(4)  # a page that outlived a restart asks about versions that never were
 
     @routes.get("/")
@@ -67,11 +72,12 @@ def _routes(project: Project, engine: Engine) -> APIRouter:
         return FileResponse(STATIC / "index.html")
 
     @routes.get("/api/state")
-    async def state(since: str = "") -> dict[str, Any]:
-        waited = 0.0
-        while since == f"{session}.{engine.version}" and waited < _PATIENCE:
+    async def state(request: Request, since: str = "") -> dict[str, Any]:
+        until = time.monotonic() + _PATIENCE
+        while (
+            since == f"{session}.{engine.version}" and time.monotonic() < until and not request.app.state.leaving
+        ):
             await asyncio.sleep(0.05)
-            waited += 0.05
         return await asyncio.to_thread(_state, project, engine, session)
 
     @routes.get("/api/images/{key}")
@@ -90,7 +96,7 @@ def _routes(project: Project, engine: Engine) -> APIRouter:
         if len(files) > _FILES:
             raise InputError(f"at most {_FILES} files in one request")
         names = paths if len(paths) == len(files) else [file.filename or "image" for file in files]
-        uploads = [(name, file.file.read()) for name, file in zip(names, files, strict=True)]
+        uploads = ((name, file.file.read()) for name, file in zip(names, files, strict=True))
         return project.add(uploads, place, group)
 
     @routes.patch("/api/images")
@@ -130,23 +136,51 @@ def _routes(project: Project, engine: Engine) -> APIRouter:
             raise InputError(f"there is: {', '.join(endings)}")
         if kind != "project" and known is None:
             raise InputError("there is nothing to export yet: give examples of at least two classes")
-        with tempfile.TemporaryDirectory() as scratch:
-            path = Path(scratch) / "file"
+        with contextlib.ExitStack() as closing:
+            file = closing.enter_context(_scratch(project.folder))
             if known is None or kind == "project":
-                project.write_zip(path)
-            elif kind == "task":
-                known.save(path)
+                write_zip(project, file)
             else:
-                example_zip(known, path, name)
-            data = path.read_bytes()
-        disposition = {"Content-Disposition": f'attachment; filename="{name}{endings[kind]}"'}
-        return Response(data, media_type="application/octet-stream", headers=disposition)
+                with tempfile.TemporaryDirectory() as scratch:
+                    path = Path(scratch) / "file"
+                    known.save(path) if kind == "task" else example_zip(known, model, path, name)
+                    file.write(path.read_bytes())
+            headers = {
+                "Content-Disposition": f'attachment; filename="{name}{endings[kind]}"',
+                "Content-Length": str(file.tell()),
+            }
+            pieces = _pieces(file, closing.pop_all())
+        return StreamingResponse(pieces, media_type="application/octet-stream", headers=headers)
 
     @routes.post("/api/import")
-    def bring_in(file: UploadFile = File()) -> dict[str, Any]:
-        return import_file(project, engine.model, file.file.read())
+    async def bring_in(request: Request) -> dict[str, Any]:
+        """The file is the body, so that a large one goes to the disk as it comes."""
+        if importing.locked():
+            raise InputError("another file is being imported: try again when it is done")
+        async with importing:
+            with _scratch(project.folder) as file:
+                async for piece in request.stream():
+                    await asyncio.to_thread(file.write, piece)
+                return await asyncio.to_thread(import_file, project, engine.model, file)
 
     return routes
+
+
+@contextlib.contextmanager
+def _scratch(folder: Path) -> Iterator[IO[bytes]]:
+    """A file without a name on the disk that has room for the project's images."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            yield file
+    except OSError as error:
+        raise CnapsError(f"cannot write to {folder}: {error.strerror or error}") from error
+
+
+def _pieces(file: IO[bytes], closing: contextlib.ExitStack) -> Iterator[bytes]:
+    with closing:
+        file.seek(0)
+        while piece := file.read(1 << 20):
+            yield piece
 
 
 def _state(project: Project, engine: Engine, session: str) -> dict[str, Any]:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
-import json
+import os
+import re
 import threading
-import zipfile
-import zlib
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -21,29 +20,33 @@ from typing import Any, TypeAlias
 import numpy as np
 from PIL import Image
 
-from cnaps.errors import CnapsError, DataError, InputError
-from cnaps.files import atomic_path, lock_folder, write_json
+from cnaps.errors import DataError, InputError
+from cnaps.files import atomic_path, lock_folder, write_text
 from cnaps.serving.decoding import Decoder
+from cnaps.serving.safety import shown
 from cnaps.studio.description import (
     FOLDERS,
     FORMAT,
-    ID,
     MAX_CLASSES,
     MAX_IMAGES,
     POOL,
     TEST,
     VERSION,
     class_name,
-    file_name,
+    encode,
+    fold,
     parse,
-    read_entry,
 )
 
 _UNDO = 100
-_BAD_ZIP = (zipfile.BadZipFile, KeyError, RuntimeError, NotImplementedError, EOFError, zlib.error)
+_DAY = 86_400.0  # seconds that garbage is kept
+# a file of the project's own, whole or half-written, by the id that it begins with
+_OWN = re.compile(r"([0-9a-f]{32})(?:\.thumb|-[0-9]+\.png)?|\.([0-9a-f]{32}).*\.[a-z0-9_]{8}\.tmp")
+_NOTHING = {".lock", ".DS_Store", "Thumbs.db", "desktop.ini"}  # a folder with only these is empty
 
 Entry: TypeAlias = dict[str, str]  # name, place; never changed, only replaced
 Upload: TypeAlias = tuple[str, bytes]  # a file's name and content
+Report: TypeAlias = dict[str, list[Any]]  # what became of images
 
 
 @dataclass(frozen=True)
@@ -77,11 +80,22 @@ class Project:
         self.learned: dict[str, tuple[int, int]] = {}  # by class: its row in the task, its number of examples
         self._past: list[Any] = []
         self._group, self._depth = "", 0
+        self._missing: dict[str, Entry] = {}  # images whose files are not there; they may come back
+        self._written: set[str] = set()  # ids of every file that the project has ever referred to
+        self._garbage: set[str] = set()  # of those, what was taken out
+        new = not (self.folder / "project.json").exists()
+        if new and not is_empty(self.folder):
+            raise InputError(
+                f"{self.folder} is not empty and no project of the studio (it has no project.json): "
+                "give a new or an empty folder, or one of class folders to import"
+            )
         self._held = lock_folder(self.folder, f"{self.folder} is open in another studio: close that one first")
         try:
-            if (self.folder / "project.json").exists():
+            if new:
+                self._save()  # from here on the folder is a project
+            else:
                 self._load()
-            self._tidy()
+                self._tidy()
         except BaseException:
             self.close()
             raise
@@ -106,8 +120,8 @@ class Project:
 
     def find_class(self, name: str) -> str | None:
         """The id of a class, whatever the case of its name."""
-        wanted = " ".join(name.split()).casefold()
-        return next((key for key, known in self.classes.items() if known.casefold() == wanted), None)
+        wanted = fold(class_name(name))
+        return next((key for key, known in self.classes.items() if fold(known) == wanted), None)
 
     def rename_class(self, key: str, name: str) -> None:
         """Give a class another name."""
@@ -137,7 +151,7 @@ class Project:
             self._place([i for i in images if i in self.images], place)
 
     def remove(self, images: Iterable[str]) -> None:
-        """Take images out; their files go when the project is next opened, until then it can be undone."""
+        """Take images out; until the project is next opened that can be undone, then they lie in the trash."""
         with self._change():
             for key in images:
                 self.images.pop(key, None)
@@ -157,34 +171,32 @@ class Project:
         """Whether there is a change to take back."""
         return bool(self._past)
 
-    def add(self, uploads: Iterable[Upload], place: str, group: str = "") -> dict[str, list[Any]]:
+    def add(self, uploads: Iterable[Upload], place: str, group: str = "") -> Report:
         """Put new images into a place; with FOLDERS, each into the class that its folder names.
 
         Additions in a row with the same `group` are undone together. Returns what became of the images: ids
         `added`, names `known` already (moved where that makes a difference), and `refused` with reasons.
         """
-        kept: list[tuple[str, str]] = []
-        report: dict[str, list[Any]] = {"added": [], "known": [], "refused": []}
-        for name, data in uploads:
-            try:
-                kept.append((self._keep(data), name))
-            except CnapsError as error:
-                report["refused"].append({"name": file_name(name), "reason": str(error)})
+        kept, report = self._keep_all((name, data, place) for name, data in uploads)
         with self._change(group):
             self._check_place(place, (*self.classes, TEST, POOL, FOLDERS))
-            if len(self.images) + len(kept) > MAX_IMAGES:
-                raise InputError(f"a project holds at most {MAX_IMAGES:,} images")
-            for key, name in kept:
-                folder = PurePosixPath(name).parent.name or "unnamed"
-                target = self.add_class(folder) if place == FOLDERS else place
-                known = self.images.get(key)
-                if known is None:
-                    report["added"].append(key)
-                    self.images[key] = {"name": file_name(name), "place": target}
-                else:
-                    report["known"].append(known["name"])
-                    if target in self.classes:  # a label says more than a tray
-                        self.images[key] = {**known, "place": target}
+            if place == FOLDERS:
+                folders = [PurePosixPath(name).parent.name or "unnamed" for _, name, _ in kept]
+                kept = [(key, name, self.add_class(f)) for (key, name, _), f in zip(kept, folders, strict=True)]
+            self._put(kept, report)
+        return report
+
+    def merge(self, about: Mapping[str, Any], task: bytes, uploads: Iterable[tuple[str, bytes, str]]) -> Report:
+        """Add another project, as one change: its checked description, its task file, and images with places.
+
+        Returns what became of the images, as `add` does.
+        """
+        kept, report = self._keep_all(uploads)
+        with self._change():
+            places = {entry["id"]: self.add_class(entry["name"]) for entry in about["classes"]}
+            if task:
+                self.import_task(task, {e["name"]: e["learned"] for e in about["classes"] if e["learned"]})
+            self._put([(key, name, places.get(place, place)) for key, name, place in kept], report)
         return report
 
     # reading
@@ -197,7 +209,7 @@ class Project:
                 by_place.setdefault(entry["place"], []).append(key)
             classes = {name: by_place[key] for key, name in self.classes.items() if key in by_place}
             learned = {self.classes[key]: row for key, (row, _) in self.learned.items()}
-            task = self._task_file(self.task) if learned else None
+            task = self.task_file(self.task) if learned else None
             return Plan(classes, by_place.get(TEST, []), by_place.get(POOL, []), task, learned)
 
     def pixels(self, key: str) -> np.ndarray:
@@ -210,18 +222,21 @@ class Project:
             raise DataError("there is no such image")
         return self._cached(key, ".thumb").read_bytes()
 
+    def original(self, key: str) -> Path:
+        """The file of an image, as it came."""
+        return self.folder / "images" / key
+
+    def task_file(self, key: str) -> Path:
+        """The file of an imported task."""
+        return self.folder / "tasks" / key
+
     def describe(self) -> dict[str, Any]:
         """What `project.json` holds."""
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            "name": self.name,
-            "task": self.task,
-            "classes": [
-                {"id": key, "name": name, "learned": self.learned.get(key)} for key, name in self.classes.items()
-            ],
-            "images": [{"id": key, **entry} for key, entry in self.images.items()],
-        }
+        with self.lock:
+            classes = [{"id": i, "name": name, "learned": self.learned.get(i)} for i, name in self.classes.items()]
+            images = [{"id": key, **entry} for key, entry in self.images.items()]
+            about = {"format": FORMAT, "version": VERSION, "name": self.name, "task": self.task}
+            return {**about, "classes": classes, "images": images}
 
     # files in and out
 
@@ -231,52 +246,37 @@ class Project:
             if self.learned:
                 raise InputError("this project starts from an imported task already: begin a new one for another")
             self.task = _hash(data)
-            with atomic_path(self._task_file(self.task)) as temporary:
+            self._written.add(self.task)
+            with atomic_path(self.task_file(self.task)) as temporary:
                 temporary.write_bytes(data)
             self.learned = {self.add_class(name): place for name, place in learned.items()}
 
-    def write_zip(self, target: Path) -> None:
-        """The whole project in one file, images as they came."""
-        with self.lock:
-            about, keys = self.describe(), list(self.images)
-        with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
-            archive.writestr("project.json", json.dumps(about, indent=2, ensure_ascii=False))
-            for key in keys:
-                archive.write(self._original(key), f"images/{key}")
-            if about["task"]:
-                archive.write(self._task_file(about["task"]), "task")
-
-    def read_zip(self, data: bytes, count_classes: Callable[[bytes], int]) -> dict[str, list[Any]]:
-        """Merge a project's zip file into this one: classes by name, images by content.
-
-        `count_classes` says how many classes a task file has, or raises.
-        """
-        try:
-            archive = zipfile.ZipFile(io.BytesIO(data))
-            about = parse(read_entry(archive, "project.json", 20_000_000))
-            learned = {entry["name"]: entry["learned"] for entry in about["classes"] if entry["learned"]}
-            task = read_entry(archive, "task", 25_000_000) if learned else b""
-        except _BAD_ZIP as error:
-            raise DataError(f"this is no project of the studio: {error}") from error
-        where: dict[str, list[Upload]] = {}
-        for entry in about["images"]:
-            try:
-                content = read_entry(archive, f"images/{entry['id']}", 25_000_000)
-            except _BAD_ZIP:
-                content = b""  # refused as empty, by name
-            where.setdefault(entry["place"], []).append((entry["name"], content))
-        if learned:
-            if max(row for row, _ in learned.values()) >= count_classes(task):
-                raise DataError("its task file does not fit")
-            self.import_task(task, learned)
-        places = {entry["id"]: self.add_class(entry["name"]) for entry in about["classes"]}
-        total: dict[str, list[Any]] = {"added": [], "known": [], "refused": []}
-        for place, uploads in where.items():
-            for kind, found in self.add(uploads, places.get(place, place)).items():
-                total[kind] += found
-        return total
-
     # inside
+
+    def _keep_all(self, uploads: Iterable[tuple[str, bytes, str]]) -> tuple[list[tuple[str, str, str]], Report]:
+        """Write images to the disk, not yet a part of the project: ids, names and places, and those refused."""
+        kept: list[tuple[str, str, str]] = []
+        report: Report = {"added": [], "known": [], "refused": []}
+        for name, data, place in uploads:
+            try:
+                kept.append((self._keep(data), name, place))
+            except DataError as error:
+                report["refused"].append({"name": shown(name), "reason": str(error)})
+        return kept, report
+
+    def _put(self, kept: Iterable[tuple[str, str, str]], report: Report) -> None:
+        for key, name, place in kept:
+            known = self.images.get(key)
+            if known is None:
+                report["added"].append(key)
+                self._missing.pop(key, None)
+                self.images[key] = {"name": shown(name), "place": place}
+            else:
+                report["known"].append(known["name"])
+                if place in self.classes:  # a label says more than a tray
+                    self.images[key] = {**known, "place": place}
+        if len({*self.images, *self._missing}) > MAX_IMAGES:
+            raise InputError(f"a project holds at most {MAX_IMAGES:,} images")
 
     def _place(self, images: Iterable[str], place: str) -> None:
         for key in images:
@@ -312,7 +312,17 @@ class Project:
         self.images = dict(images)
 
     def _save(self) -> None:
-        write_json(self.folder / "project.json", self.describe())
+        known = self._known()
+        self._garbage |= self._written - known
+        self._written |= known
+        away = [
+            {"id": key, **entry, "place": entry["place"] if entry["place"] in (*self.classes, TEST) else POOL}
+            for key, entry in self._missing.items()
+            if key not in self.images
+        ]
+        about = self.describe()
+        about = {**about, "images": about["images"] + away, "garbage": sorted(self._garbage)}
+        write_text(self.folder / "project.json", encode(about))
         for listener in self.listeners:
             listener()
 
@@ -325,30 +335,53 @@ class Project:
         self.name = about["name"]
         self.classes = {entry["id"]: entry["name"] for entry in about["classes"]}
         self.task = about["task"]
-        if self.task and self._task_file(self.task).is_file():
-            self.learned = {entry["id"]: entry["learned"] for entry in about["classes"] if entry["learned"]}
-        self.images = {
-            entry["id"]: {"name": entry["name"], "place": entry["place"]}
-            for entry in about["images"]
-            if self._original(entry["id"]).is_file()
-        }
+        self.learned = {e["id"]: e["learned"] for e in about["classes"] if e["learned"]} if self.task else {}
+        for entry in about["images"]:
+            there = self.original(entry["id"]).is_file()
+            (self.images if there else self._missing)[entry["id"]] = {k: entry[k] for k in ("name", "place")}
+        self._garbage = set(about["garbage"])
+        self._written = self._known() | self._garbage
+
+    def _known(self) -> set[str]:
+        return {*self.images, *self._missing, *([self.task] if self.task else [])}
 
     def _tidy(self) -> None:
-        """Remove what no project refers to: images taken out, or never acknowledged before a crash."""
-        known = {self.task, *self.images}
-        for folder in ("images", "cache", "tasks"):
-            for path in (self.folder / folder).glob("*"):
-                unknown = ID.fullmatch(path.name[:32]) and path.name[:32] not in known
-                if unknown or path.name.endswith(".tmp"):
-                    path.unlink()
+        """Move garbage to the project's own trash, and delete what has lain there for a day.
+
+        Garbage is what the project lists as taken out, and files of its own that were half-written when it was
+        killed. Whatever else is in these folders is not the studio's to touch.
+        """
+        known, left = self._known(), set()
+        trash = self.folder / "trash"
+        for path in [
+            path for name in ("images", "cache", "tasks", "trash") for path in (self.folder / name).glob("*")
+        ]:
+            found = _OWN.fullmatch(path.name)
+            if not found or not path.is_file():
+                continue
+            key, half = found[1] or found[2], bool(found[2])
+            with contextlib.suppress(OSError):  # a project that can be read only is opened all the same
+                if path.parent == trash:
+                    if key in self._garbage and path.stat().st_mtime < time.time() - _DAY:
+                        path.unlink()
+                elif half or (key in self._garbage and key not in known):
+                    trash.mkdir(exist_ok=True)
+                    os.utime(path)  # its day begins
+                    os.replace(path, trash / path.name)
+                    self._garbage.add(key)
+                    left.add(key)
+            if path.exists():
+                left.add(key)
+        self._garbage &= left
 
     def _keep(self, data: bytes) -> str:
         if not data:
             raise DataError("the file is empty")
         key = _hash(data)
         self._cached(key, ".thumb", data)
-        if not self._original(key).exists():
-            with atomic_path(self._original(key)) as temporary:
+        if not self.original(key).exists():
+            self._written.add(key)
+            with atomic_path(self.original(key)) as temporary:
                 temporary.write_bytes(data)
         return key
 
@@ -356,19 +389,27 @@ class Project:
         """A file of the cache, made from the image if it is not there."""
         pixels, thumbnail = (self.folder / "cache" / f"{key}{e}" for e in (f"-{self.decoder.size}.png", ".thumb"))
         if not (pixels.exists() and thumbnail.exists()):
-            decoded = self.decoder.decode(self._original(key).read_bytes() if data is None else data)
+            try:
+                data = self.original(key).read_bytes() if data is None else data
+            except OSError as error:
+                raise DataError(f"an image cannot be read: {error}") from error
+            decoded = self.decoder.decode(data)
             with atomic_path(thumbnail) as temporary:
                 temporary.write_bytes(decoded.thumbnail)
             with atomic_path(pixels) as temporary:
                 Image.fromarray(decoded.pixels).save(temporary, "PNG", compress_level=1)
         return self.folder / "cache" / f"{key}{ending}"
 
-    def _original(self, key: str) -> Path:
-        return self.folder / "images" / key
-
-    def _task_file(self, key: str) -> Path:
-        return self.folder / "tasks" / key
-
 
 def _hash(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def is_empty(folder: Path) -> bool:
+    """Whether a project may begin in a folder: it does not exist, or holds nothing of anybody's."""
+    try:
+        return all(path.name in _NOTHING or path.name.startswith(".project.json.") for path in folder.iterdir())
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        raise InputError(f"{folder} cannot be opened as a folder: {error.strerror or error}") from error

@@ -12,8 +12,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from cnaps.errors import CheckpointError
-from cnaps.files import atomic_path
+from cnaps import values
+from cnaps.errors import CheckpointError, InputError
+from cnaps.files import atomic_path, parse_json
 
 FORMAT = "1"
 
@@ -35,17 +36,23 @@ def load_checkpoint(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]
             meta = file.metadata() or {}
             # Copies: a mapped file that is changed later would pull the tensors away from under us.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, ValueError) as error:
         raise CheckpointError(f"the checkpoint {path} is damaged or unreadable ({error})") from error
     if meta.get("format") != FORMAT:
-        raise CheckpointError(
+        raise InputError(  # not damaged: no other is taken in its place
             f"{path} is not a checkpoint of format {FORMAT} (it says {meta.get('format')!r}): "
             "it was written by another program or a newer version"
         )
     text = meta.get("state", "")
     if _digest(tensors, text) != meta.get("digest"):
         raise CheckpointError(f"the checkpoint {path} is damaged: its content does not match its digest")
-    return tensors, json.loads(text)
+    try:
+        state = values.table(parse_json(text), "its state")
+        plain = {name: t.float() if t.is_floating_point() else t for name, t in tensors.items()}
+        values.check_numbers({name: t.numpy() for name, t in plain.items()})
+    except ValueError as error:
+        raise CheckpointError(f"the checkpoint {path} is damaged: {error}") from error
+    return tensors, state
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
@@ -65,6 +72,8 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, to
             value, key = tensors[name], name.rsplit(".", 1)[1]
             if value.shape == parameter.shape:
                 value = torch.empty_like(parameter, requires_grad=False).copy_(value)
+            elif value.numel() != 1:
+                raise ValueError(f"{name} has the shape {tuple(value.shape)} instead of {tuple(parameter.shape)}")
             optimiser.state[parameter][key] = value
 
 

@@ -9,7 +9,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cnaps.errors import CnapsError
+from cnaps.errors import CheckpointError, CnapsError
 from cnaps.progress import progress_bar
 from cnaps.training.checkpoint import optimiser_tensors, restore_optimiser
 from cnaps.training.distributed import STOP_SIGNALS, World
@@ -126,6 +126,16 @@ class StopRequest:
         self.signal = number
 
 
+def restore(job: Job, saved: tuple[dict[str, Tensor], dict[str, Any]]) -> State:
+    """Put a job where a checkpoint stands."""
+    state = State(**{each.name: saved[1][each.name] for each in fields(State)})
+    try:
+        job.restore(saved[0], state.step)
+    except (KeyError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"the checkpoint of step {state.step} does not fit this run: {error}") from error
+    return state
+
+
 def fit(
     job: Job, run: RunFolder | None, saved: tuple[dict[str, Tensor], dict[str, Any]] | None = None
 ) -> tuple[State, int | None]:
@@ -133,10 +143,7 @@ def fit(
 
     ``run`` is None on the ranks that write nothing. ``saved`` is a checkpoint to go on from.
     """
-    state = State()
-    if saved is not None:
-        state = State(**{key: saved[1][key] for key in asdict(state)})
-        job.restore(saved[0], state.step)
+    state = State() if saved is None else restore(job, saved)
 
     def save() -> None:
         if run is not None:

@@ -113,7 +113,7 @@ class PretrainingJob(Job):
     def save_model(self, folder: Path) -> None:
         """Write theta alone: the classifier of the training classes is of no further use."""
         weights = {name: t.detach().cpu().contiguous() for name, t in self.backbone.state_dict().items()}
-        with atomic_folder(folder) as temporary:
+        with atomic_folder(folder, ("backbone.safetensors", "backbone.json")) as temporary:
             save_file(weights, temporary / "backbone.safetensors")
             write_json(temporary / "backbone.json", {"backbone": self.config.backbone, "image_size": self.size})
 

@@ -24,8 +24,9 @@ from typing import IO, Any
 
 import torch
 
+from cnaps import values
 from cnaps.errors import CheckpointError, CnapsError, InputError
-from cnaps.files import lock_folder, write_json
+from cnaps.files import check_output, lock_folder, read_json, write_json
 from cnaps.training.checkpoint import load_checkpoint, save_checkpoint
 
 KEPT = 2  # checkpoints: the newest, and the one before it in case the newest is damaged
@@ -49,29 +50,11 @@ class RunFolder:
         path = Path(path)
         if (path / "config.json").exists():
             raise InputError(f"{path} already holds a run: continue it with --resume, or choose another folder")
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"cannot write to the run folder {path}: {error.strerror or error}") from error
+        check_output(path, folder=(".lock",))
         run = cls(path, tensorboard=config.tensorboard)
         write_json(path / "environment.json", environment)
         write_json(path / "config.json", dataclasses.asdict(config))
         return run
-
-    def check_environment(self, environment: dict[str, Any]) -> list[str]:
-        """Compare with the environment at the start: other data is refused, other versions are told."""
-        try:
-            old = json.loads((self.path / "environment.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{self.path / 'environment.json'} cannot be read: {error}") from error
-        for name, fingerprint in environment["data"].items():
-            if old.get("data", {}).get(name) != fingerprint:
-                raise CheckpointError(f"the collection {name} is not the one that the run {self.path} began with")
-        return [
-            f"{key} was {old.get(key)} and is {value}: the weights may differ by rounding"
-            for key, value in environment.items()
-            if key in ("torch", "threads", "processes", "device") and old.get(key) != value
-        ]
 
     def log(self, record: dict[str, Any]) -> None:
         """Append a line to metrics.jsonl and to TensorBoard's events."""
@@ -127,21 +110,52 @@ class RunFolder:
         return self._writer
 
 
+def check_environment(run: Path, environment: dict[str, Any]) -> list[str]:
+    """Compare with the environment at the start of a run: other data is refused, other versions are told."""
+    path = run / "environment.json"
+    try:
+        old = values.table(read_json(path), "it")
+        data = values.table(old.get("data"), "data")
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    for name, fingerprint in environment["data"].items():
+        if data.get(name) != fingerprint:
+            raise CheckpointError(f"the collection {name} is not the one that the run {run} began with")
+    return [
+        f"{key} was {old.get(key)} and is {value}: the weights may differ by rounding"
+        for key, value in environment.items()
+        if key in ("torch", "threads", "processes", "device") and old.get(key) != value
+    ]
+
+
 def checkpoints(run: Path) -> list[Path]:
     """The checkpoints of a run, oldest first."""
     return sorted((run / "checkpoints").glob("step-*.safetensors"))
 
 
 def latest_checkpoint(run: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
-    """The newest checkpoint of a run, or None before the first one."""
-    files = checkpoints(run)
-    if not files:
-        return None
+    """The newest checkpoint of a run that is whole, or None before the first; a damaged one is told."""
+    for path in reversed(files := checkpoints(run)):
+        try:
+            found = load_checkpoint(path)
+            _check_state(found[1], path)
+            return found
+        except CheckpointError as error:
+            if path == files[0]:
+                raise CheckpointError(f"{error}. Remove this file to continue from the beginning.") from error
+            if os.environ.get("RANK", "0") == "0":
+                print(f"note: {error}; the one before it is taken", file=sys.stderr)
+    return None
+
+
+def _check_state(state: dict[str, Any], path: Path) -> None:
     try:
-        return load_checkpoint(files[-1])
-    except CheckpointError as error:
-        advice = f"the one before it, {files[-2].name}" if len(files) > 1 else "the beginning"
-        raise CheckpointError(f"{error}. Remove this file to continue from {advice}.") from error
+        for key in ("step", "validated", "best_step", "metrics_bytes"):
+            values.count(state.get(key), key)
+        for name, value in values.table(state.get("best"), "best").items():
+            values.number(value, values.name(name, "a data set"), 0, 1)
+    except ValueError as error:
+        raise CheckpointError(f"the checkpoint {path} is damaged: {error}") from error
 
 
 def environment(collections: dict[str, str], *, processes: int, device: str) -> dict[str, Any]:

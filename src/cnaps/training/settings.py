@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from cnaps.errors import CheckpointError, InputError
+from cnaps.files import parse_json, read_bytes
 
 T = TypeVar("T")
 MAX_FILE = 1_000_000  # a configuration is text that a person wrote
@@ -21,16 +22,16 @@ def read_settings(path: str | Path) -> dict[str, Any]:
     """Read a TOML or JSON file into plain tables."""
     path = Path(path)
     try:
-        if path.stat().st_size > MAX_FILE:
-            raise InputError(f"{path} is larger than {MAX_FILE:,} bytes: that is not a configuration")
-        text = path.read_text(encoding="utf-8")
+        text = read_bytes(path, MAX_FILE).decode("utf-8")
     except OSError as error:
         raise InputError(f"cannot read the configuration {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"the configuration {path} is not UTF-8 text") from error
-    try:
-        table = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except ValueError as error:
+        raise InputError(f"{path} is no configuration: {error}") from error
+    try:
+        table = parse_json(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
         raise InputError(f"the configuration {path} cannot be parsed: {error}") from error
     if not isinstance(table, dict):
         raise InputError(f"the configuration {path} is not a table of settings")
@@ -91,7 +92,9 @@ def _convert(kind: Any, value: Any, key: str) -> Any:
         if isinstance(value, list | tuple):
             return tuple(_convert(options[0], item, key) for item in value)
         raise InputError(f"{key} must be a list, not {value!r}")
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if not -1e300 < value < 1e300:
+            raise InputError(f"{key} is {value!r}: give a finite number")
         return float(value)
     plain = origin or kind
     if isinstance(value, plain) and not (plain is int and isinstance(value, bool)):

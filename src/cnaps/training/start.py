@@ -15,7 +15,7 @@ from cnaps.training.config import PretrainConfig, TrainConfig
 from cnaps.training.distributed import World
 from cnaps.training.engine import Job, NonFiniteError, State, fit
 from cnaps.training.episodic import EpisodicJob
-from cnaps.training.run import RunFolder, environment, latest_checkpoint
+from cnaps.training.run import RunFolder, check_environment, environment, latest_checkpoint
 from cnaps.training.settings import build
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _run(
             facts = environment(job.fingerprints, processes=world.size, device=world.device.type)
             if resume:
                 run = RunFolder(folder, tensorboard=config.tensorboard)
-                for change in run.check_environment(facts):
+                for change in check_environment(folder, facts):
                     print(f"note: {change}", file=sys.stderr)
             else:
                 run = RunFolder.create(folder, config, facts)

@@ -12,6 +12,7 @@ from PIL import ImageOps
 
 from cnaps.data import splits
 from cnaps.errors import DataError
+from cnaps.files import escaped
 from cnaps.images.archives import Tree
 from cnaps.images.decoding import ImageLike, is_image, load_image
 
@@ -91,16 +92,11 @@ def plan_files(
     """A plan of (class, image) pairs, images sorted by key; without ``classes`` those are sorted by name."""
     found: dict[str, list[Item]] = {name: [] for name in classes}
     for name, item in images:
-        found.setdefault(name, []).append(item._replace(key=printable(item.key)))
+        found.setdefault(name, []).append(item._replace(key=escaped(item.key)))
     if not found:
         raise DataError(f"{tree.path} holds no images in class folders")
     order = classes or sorted_classes(found)
-    return Plan(tree, [printable(name) for name in order], [sorted(found[name]) for name in order], load)
-
-
-def printable(name: str) -> str:
-    """A file name as text: bytes that are no UTF-8 become question marks."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return Plan(tree, [escaped(name) for name in order], [sorted(found[name]) for name in order], load)
 
 
 def sorted_classes(names: Iterable[str]) -> list[str]:

@@ -21,13 +21,16 @@ def read_huggingface(tree: Tree) -> Plan:
     files = sorted(name for name in tree.names() if name.endswith((".arrow", ".parquet")))
     if not files:
         raise DataError(f"{tree.path} holds no .arrow or .parquet files of a Hugging Face data set")
-    image, label, names = _columns(_table(tree, files[0]).schema, tree)
+    with parsing(tree, files[0]):
+        image, label, names = _columns(_table(tree, files[0]).schema, tree)
     found: dict[str, list[Item]] = {name: [] for name in names}
     for file in files:
         table = _table(tree, file)
         if image not in table.column_names or label not in table.column_names:
             raise DataError(f"{file} in {tree.path} lacks the column {image!r} or {label!r}")
-        for row, value in enumerate(table.column(label).to_pylist()):
+        with parsing(tree, file):
+            values = table.column(label).to_pylist()
+        for row, value in enumerate(values):
             if names and isinstance(value, int) and not 0 <= value < len(names):
                 continue  # datasets mark images without a label by -1
             name = names[value] if names and isinstance(value, int) else str(value)

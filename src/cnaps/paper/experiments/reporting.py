@@ -14,7 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cnaps.files import atomic_path, write_json, write_text
+from cnaps.errors import InputError
+from cnaps.files import atomic_path, check_output, is_own, spreadsheet_cell, write_json, write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,7 +57,7 @@ class Table:
         """For programs."""
         out = io.StringIO()
         csv.writer(out, lineterminator="\n").writerows(
-            [self.columns, *[[_text(c) for c in row] for row in self.rows]]
+            [self.columns, *[[spreadsheet_cell(_text(c)) for c in row] for row in self.rows]]
         )
         return out.getvalue()
 
@@ -118,8 +119,8 @@ class Report:
                 f'<h2>{html.escape(name)}</h2><img alt="{html.escape(name)}" src="data:image/png;base64,{source}">'
             )
         return (
-            f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
-            f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
+            f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="generator" content="cnaps">'
+            f'<title>{title}</title><meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
             f"<h1>{title}</h1>{body}</html>\n"
         )
 
@@ -131,6 +132,14 @@ def provenance() -> dict[str, Any]:
     packages = ("cnaps", "torch", "numpy", "scikit-learn")
     versions = {name: metadata.version(name) for name in packages} | {"python": platform.python_version()}
     return {"command": shlex.join(["cnaps", *sys.argv[1:]]), "versions": versions}
+
+
+def check_results_folder(folder: Path) -> None:
+    """Results go to a new or empty folder, or join earlier ones; other people's files are not written among."""
+    check_output(folder / "report")
+    held = [item for item in folder.iterdir() if not item.name.startswith(".")] if folder.is_dir() else []
+    if held and not any(item.name == "setup.json" or (item.suffix == ".html" and is_own(item)) for item in held):
+        raise InputError(f"{folder} holds files of others, such as {held[0].name}: give a new folder")
 
 
 def new_figure(width: float = 8, height: float = 4.5) -> Figure:

@@ -113,7 +113,10 @@ class ScoreBook:
         """What the scores are scores of: tasks, data sets and learners, with their fingerprints."""
         path = self.folder / "setup.json"
         try:
-            return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+            held = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+            if not isinstance(held, dict) or not all(isinstance(part, dict) for part in held.values()):
+                raise ValueError("it was not written by cnaps")
+            return held
         except (OSError, ValueError) as error:
             raise DataError(f"{path} cannot be read ({error}); choose another folder") from error
 

@@ -1,0 +1,379 @@
+"""Files whose digest fits and whose content does not: structure-aware mutations of every format that is read.
+
+A byte flipped at random is caught by a digest; what is behind the digest is reached only by files that carry the
+right one. Each mutation changes a value, type, size or name, and writes the digest anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import io
+import json
+import math
+import shutil
+import sys
+import zipfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+from cnaps import CNAPs
+from cnaps.data.collection import Collection
+from cnaps.episodes import Sampler, read_manifest
+from cnaps.errors import CnapsError
+from cnaps.nn.checkpoints import load_model
+from cnaps.runtime.recogniser import Examples, Recogniser
+from cnaps.training.config import TrainConfig
+from cnaps.training.distributed import World
+from cnaps.training.engine import Job, restore
+from cnaps.training.episodic import EpisodicJob
+from cnaps.training.run import check_environment, latest_checkpoint
+from cnaps.training.settings import build, build_saved, read_settings
+from cnaps.training.start import build_model
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "compatibility"))
+import make
+
+STORED = make.STORED
+ODD: list[Any] = [
+    None, True, False, -1, 0, 1, 2**31, 2**63, -(2**70), 10**400, 0.5, -0.0, 1e308, 1e-320, math.nan, math.inf,
+    -math.inf, "", "x", "x" * 5000, "\x1b[2J", "\ud800", "²", "../../etc/passwd", "NaN", [], {}, [[]], [None],
+    {"": None}, [0] * 50, ["a", 1], {"a": {"b": []}},
+]  # fmt: skip
+TYPES = [torch.int64, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.bool, torch.int8]
+
+
+def change(value: Any, rng: np.random.Generator) -> Any:
+    """The same JSON with one thing about it changed."""
+    value = copy.deepcopy(value)
+    paths = list(_paths(value))
+    *above, last = paths[int(rng.integers(len(paths)))]
+    place = value
+    for step in above:
+        place = place[step]
+    how = int(rng.integers(6))
+    if how == 0:
+        del place[last]
+    elif how == 1 and isinstance(place, dict):
+        place[str(rng.choice(["", "odd", "x" * 3000, str(last).upper()]))] = place.pop(last)
+    elif how == 2 and isinstance(place, list):
+        place.insert(int(rng.integers(len(place) + 1)), copy.deepcopy(place[last]))
+    elif how == 3 and isinstance(place[last], int | float):
+        place[last] = place[last] * rng.choice([-1, 1000, 0.1, 1e20]).item()
+    elif how == 4:
+        deep: Any = []
+        for _ in range(900):
+            deep = [deep]
+        place[last] = deep
+    else:
+        place[last] = copy.deepcopy(ODD[int(rng.integers(len(ODD)))])
+    return value
+
+
+def _paths(value: Any, above: tuple[Any, ...] = ()) -> Any:
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in list(inside)[:40]:
+        yield (*above, key)
+        yield from _paths(item, (*above, key))
+
+
+def change_tensors(tensors: dict[str, torch.Tensor], rng: np.random.Generator) -> dict[str, torch.Tensor]:
+    """The same tensors with one thing about them changed."""
+    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    name = sorted(tensors)[int(rng.integers(len(tensors)))]
+    tensor = tensors[name]
+    how = int(rng.integers(9))
+    if how == 0:
+        del tensors[name]
+    elif how == 1:
+        tensors[name + "x"] = tensors.pop(name)
+    elif how == 2:
+        tensors[name] = tensor.to(TYPES[int(rng.integers(len(TYPES)))])
+    elif how == 3:
+        tensors[name] = tensor.flatten()[:-1] if rng.random() < 0.5 else tensor[None]
+    elif how == 4:
+        tensors[name] = tensor[:0] if tensor.ndim else tensor[None]
+    elif how == 5:
+        tensors[name] = torch.cat([tensor, tensor]) if tensor.ndim else tensor.expand(3).clone()
+    elif tensor.numel() and how == 6:
+        tensors[name] = tensor * rng.choice([-1, 1000]).item()
+    elif tensor.numel():
+        worst = [math.nan, math.inf, -math.inf, -1, 1e30, 3e38, 0]
+        worst = worst if tensor.is_floating_point() else [-1, 2**40, 0]
+        flat = tensor.contiguous().view(-1)
+        some = rng.integers(0, flat.numel(), 1 if rng.random() < 0.5 else flat.numel())
+        bad = worst[int(rng.integers(len(worst)))]
+        with contextlib.suppress(RuntimeError):  # too large for the type
+            flat[torch.from_numpy(some)] = bad
+        tensors[name] = flat.view(tensor.shape)
+    return tensors
+
+
+def text_of(value: Any, rng: np.random.Generator) -> str:
+    """As JSON, now and then no such thing."""
+    text = json.dumps(value)
+    how = int(rng.integers(25))
+    return {0: text[: len(text) // 2], 1: "[" * 100_000, 2: "", 3: f"[{text}]", 4: text + "}"}.get(how, text)
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a file is spoiled, and how it is read."""
+
+    title: str
+    spoil: Callable[[Path, np.random.Generator], None]
+    read: Callable[[Path], object]
+
+
+def _digest(about: str, tensors: dict[str, torch.Tensor]) -> str:
+    digest = hashlib.sha256(about.encode("utf-8", "surrogatepass"))
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    data = path.read_bytes()
+    return json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+
+
+def spoil_task(folder: Path, rng: np.random.Generator) -> None:
+    path = sorted(STORED.glob("task-*.safetensors"))[-1]
+    tensors, metadata = load_file(path), _metadata(path)
+    if rng.random() < 0.5:
+        metadata["about"] = text_of(change(json.loads(metadata["about"]), rng), rng)
+    else:
+        tensors = change_tensors(tensors, rng)
+    if rng.random() < 0.1:
+        metadata["version"] = str(rng.choice(["²", "", "-1", "0", "1", "x", "9" * 5000, "2.0"]))
+    if rng.random() < 0.05:
+        del metadata[str(rng.choice(["about", "format", "version"]))]
+    if rng.random() < 0.05:
+        metadata["about"] = metadata.get("about", "") * 0
+    metadata["digest"] = _digest(metadata.get("about", ""), tensors)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "task", metadata)
+
+
+@cache
+def whole_model() -> CNAPs:
+    return load_model(STORED / "model")
+
+
+@cache
+def pixels() -> torch.Tensor:
+    """Some images, uint8 (6, 3, 32, 32)."""
+    return torch.randint(256, (6, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+def read_task(folder: Path) -> None:
+    """Loaded, it must also answer, and be written again."""
+    found = Recogniser.load(folder / "task", whole_model())
+    _check_answers(found)
+    found.save(folder / "again")
+
+
+def _check_answers(found: Recogniser) -> None:
+    answers = found.probabilities(found.features(pixels()[:2]))
+    assert np.isfinite(answers).all(), "it answers nonsense"
+    assert np.allclose(answers.sum(1), 1), "it answers nonsense"
+
+
+def spoil_model(folder: Path, rng: np.random.Generator) -> None:
+    shutil.copytree(STORED / "model", folder / "model", dirs_exist_ok=True)
+    config = json.loads((folder / "model/config.json").read_text())
+    if rng.random() < 0.6:
+        config = change(config, rng)
+    else:
+        tensors = change_tensors(load_file(folder / "model/model.safetensors"), rng)
+        save_file({name: t.contiguous() for name, t in tensors.items()}, folder / "model/model.safetensors")
+    config.pop("digest", None)
+    with contextlib.suppress(UnicodeEncodeError):
+        digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
+        digest.update((folder / "model/model.safetensors").read_bytes())
+        config["digest"] = digest.hexdigest()
+    (folder / "model/config.json").write_text(text_of(config, rng))
+
+
+def read_model(folder: Path) -> None:
+    """Loaded, it must also learn and answer."""
+    model = load_model(folder / "model")
+    _check_answers(Recogniser.learn(model, Examples(pixels(), ["a", "b"] * 3)))
+
+
+def spoil_collection(folder: Path, rng: np.random.Generator) -> None:
+    shutil.copytree(STORED / "collection", folder / "collection", dirs_exist_ok=True)
+    held = json.loads((STORED / "collection/collection.json").read_text())
+    held = change(held, rng)
+    if "digest" in held or rng.random() < 0.8:
+        held.pop("digest", None)
+        held["digest"] = hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()
+    (folder / "collection/collection.json").write_text(text_of(held, rng))
+
+
+def read_collection(folder: Path) -> None:
+    """Opened, it must give tasks and images."""
+    found = Collection.open(folder / "collection")
+    found.keys(range(len(found)))
+    for split in (None, *found.splits):
+        sampler = Sampler([found], split, ways=2, shots=1, targets=1)
+        task = sampler.describe(0)
+        found.read([row for rows in task.context for row in rows])
+
+
+def spoil_manifest(folder: Path, rng: np.random.Generator) -> None:
+    lines = (STORED / "tasks.jsonl").read_text().splitlines()
+    at = int(rng.integers(len(lines)))
+    lines[at] = text_of(change(json.loads(lines[at]), rng), rng)
+    (folder / "tasks.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def read_tasks(folder: Path) -> None:
+    """Read, its tasks must be drawn from the collection."""
+    digits = Collection.open(STORED / "collection")
+    for task in read_manifest(folder / "tasks.jsonl", {"digits": digits}):
+        for rows in (*task.context, *task.targets):
+            digits.read(rows)
+
+
+def spoil_run(folder: Path, rng: np.random.Generator) -> None:
+    shutil.copytree(STORED / "run", folder / "run", dirs_exist_ok=True)
+    (path,) = (folder / "run/checkpoints").glob("*.safetensors")
+    tensors, metadata = load_file(path), _metadata(path)
+    which = rng.random()
+    if which < 0.4:
+        metadata["state"] = text_of(change(json.loads(metadata["state"]), rng), rng)
+    elif which < 0.7:
+        tensors = change_tensors(tensors, rng)
+    else:
+        name = str(rng.choice(["config.json", "environment.json"]))
+        spoiled = change(json.loads((folder / "run" / name).read_text()), rng)
+        (folder / "run" / name).write_text(text_of(spoiled, rng))
+    digest = hashlib.sha256(metadata["state"].encode("utf-8", "surrogatepass"))
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    metadata["digest"] = digest.hexdigest()
+    save_file({name: t.contiguous() for name, t in tensors.items()}, path, metadata)
+
+
+@cache
+def whole_job() -> Job:
+    config = build_saved(TrainConfig, STORED / "run")
+    with contextlib.chdir(STORED):  # where its data is
+        return EpisodicJob(build_model(config), config, World(device="cpu"))
+
+
+def read_run(folder: Path) -> None:
+    """As resuming does, up to the first step."""
+    build_saved(TrainConfig, folder / "run")
+    saved = latest_checkpoint(folder / "run")
+    check_environment(folder / "run", {"data": whole_job().fingerprints})
+    assert saved is not None
+    restore(whole_job(), saved)
+
+
+def spoil_settings(folder: Path, rng: np.random.Generator) -> None:
+    config = change(json.loads((STORED / "run/config.json").read_text()), rng)
+    if rng.random() < 0.5:
+        (folder / "settings.json").write_text(text_of(config, rng))
+        (folder / "settings.toml").write_text("")
+        return
+    odd = ["1979-05-27", "nan", "inf", "-inf", "[" * 3000, "{a=1}", '"\\u0000"', "1e999", "[[]]", "-1", "''"]
+    key = str(rng.choice(["tasks.total", "optimiser.learning_rate", "data.train", "seed", "model", "loss", "x.y"]))
+    (folder / "settings.toml").write_text(f'data.train = ["set"]\n{key} = {rng.choice(odd)}\n')
+
+
+def read_config(folder: Path) -> None:
+    toml = folder / "settings.toml"
+    table = read_settings(toml if toml.stat().st_size else folder / "settings.json")
+    json.dumps(build(TrainConfig, table).__dict__, default=lambda part: part.__dict__, allow_nan=False)
+
+
+def spoil_project(folder: Path, rng: np.random.Generator) -> None:
+    shutil.rmtree(folder / "project", ignore_errors=True)
+    shutil.copytree(STORED / "project", folder / "project")
+    path = folder / "project/project.json"
+    held = change(json.loads(path.read_text()), rng)
+    if "digest" in held:
+        held.pop("digest")
+        held["digest"] = hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()
+    path.write_text(text_of(held, rng))
+
+
+class _Here:
+    size = 32
+
+    def decode(self, data: bytes) -> Any:
+        from cnaps.serving.decoding import _decode
+
+        return _decode(data, self.size)
+
+
+def read_project(folder: Path) -> None:
+    from cnaps.studio.store import Project
+
+    Project(folder / "project", _Here()).close()  # type: ignore[arg-type]
+
+
+def spoil_archive(folder: Path, rng: np.random.Generator) -> None:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in ("one/a.png", "two/b.png", "two/c.png"):
+            archive.writestr(name, bytes(int(rng.integers(1, 3000))))
+    data = bytearray(out.getvalue())
+    for _ in range(int(rng.integers(1, 4))):
+        signature = (b"PK\3\4", b"PK\1\2", b"PK\5\6")[int(rng.integers(3))]
+        at = data.find(signature) + 4 + int(rng.integers(24))
+        data[at : at + 2] = rng.integers(0, 256, 2, np.uint8).tobytes()
+    (folder / "a.zip").write_bytes(data)
+
+
+def read_archive(folder: Path) -> None:
+    from cnaps.images.archives import open_tree
+
+    tree = open_tree(folder / "a.zip", folder)
+    for name in tree.names():
+        tree.read(name)
+
+
+FORMATS = (
+    Format("task file", spoil_task, read_task),
+    Format("model", spoil_model, read_model),
+    Format("collection", spoil_collection, read_collection),
+    Format("manifest", spoil_manifest, read_tasks),
+    Format("run", spoil_run, read_run),
+    Format("settings", spoil_settings, read_config),
+    Format("project", spoil_project, read_project),
+    Format("archive", spoil_archive, read_archive),
+)
+
+
+def outcomes(each: Format, folder: Path, count: int, seed: int = 0) -> Counter[str]:
+    """What came of so many spoiled files: loaded, refused, or the exception that is a bug."""
+    found: Counter[str] = Counter()
+    for number in range(count):
+        rng = np.random.default_rng([seed, number])
+        try:
+            each.spoil(folder, rng)
+        except (UnicodeEncodeError, OverflowError):
+            found["cannot be written"] += 1
+            continue
+        try:
+            each.read(folder)
+            found["loaded"] += 1
+        except CnapsError as error:
+            sentence = 0 < len(str(error)) < 2000 and "\n" not in str(error)
+            found["refused" if sentence else f"no sentence: {error}"[:300]] += 1
+        except Exception as error:
+            found[f"{type(error).__name__}: {error}"[:300] + f" (number {number})"] += 1
+    return found
