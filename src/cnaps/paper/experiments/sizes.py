@@ -40,7 +40,7 @@ def class_sizes(ways: int, mean: int, ratio: int) -> list[int]:
     """Sizes that fall by equal factors from the largest class to the smallest, with this mean.
 
     >>> class_sizes(4, 10, 1), class_sizes(4, 10, 16)
-    ([10, 10, 10, 10], [23, 10, 5, 2])
+    ([10, 10, 10, 10], [27, 9, 3, 1])
     """
     shape = ratio ** -np.linspace(0, 1, ways)
     sizes = np.maximum(1, np.floor(shape / shape.sum() * ways * mean + 1e-9).astype(int))
