@@ -177,8 +177,14 @@ GRID_VALID := ["collections/aerial-scenes","collections/leaves","collections/pla
 
 # Classes in steps on Split CIFAR-100: 30 runs, the same test images for all, and CNAPs without z_AR as in the paper.
 CONTINUAL_RUNS ?= 30
-continual: $(call trained,cnaps-no-ar,all)
-	$(BIN)/cnaps experiment continual --benchmark split-cifar100 --data collections/cifar100 --runs $(CONTINUAL_RUNS) \
+CIFAR := runs/cifar100
+$(CIFAR)/collection/collection.json: $(READY)
+	for part in train test; do $(BIN)/python -m zipfile -e $(DATASETS)/cifar100-$$part.zip $(CIFAR)/$$part || exit 1; done
+	cd $(CIFAR) && find train test -name '*.jpg' | sort | awk -F/ '{print $$0 "," $$2}' > images.csv
+	$(BIN)/cnaps data prepare folder $(CIFAR)/images.csv $(CIFAR)/collection --name cifar100 --size 32 --splits test
+
+continual: $(CIFAR)/collection/collection.json $(call trained,cnaps-no-ar,all)
+	$(BIN)/cnaps experiment continual --benchmark split-cifar100 --data $(CIFAR)/collection --runs $(CONTINUAL_RUNS) \
 	  --model $(RUNS)/cnaps-no-ar/all/$(firstword $(SEEDS))/last --shots 1,5,10,25,all --tests 40 --out out/continual-cifar100 \
 	  --methods cnaps-fixed,cnaps-paper,si,ewc,rwalk,vcl,finetune,joint
 
