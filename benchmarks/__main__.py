@@ -6,7 +6,7 @@ import importlib
 import sys
 from pathlib import Path
 
-from cnaps.parallel import configure_threads
+from cnaps.nn.devices import configure_threads
 
 
 def main() -> None:

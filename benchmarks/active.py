@@ -9,17 +9,17 @@ import torch
 
 from benchmarks.classify import photograph
 from benchmarks.model import best
-from cnaps.nn.left_out import left_out_logits
-from cnaps.nn.statistics import ClassStatistics
+from cnaps.maths.left_out import left_out_logits
+from cnaps.maths.statistics import ClassStatistics
 from cnaps.paper.experiments.active import Deal, Plan, acquire, adaptive
 from cnaps.paper.learners.cnaps import TrainedLearner
-from cnaps.runtime.recogniser import open_model
+from cnaps.runtime.engine import open_engine
 
 WAYS, POOL, TARGETS = 10, 400, 50
 
 
 def main() -> None:
-    model, _ = open_model("cnaps-lite0", "cpu")
+    model = open_engine("cnaps-lite0", "cpu")
     size = model.image_size
     total = WAYS + TARGETS + POOL
     pixels = torch.from_numpy(np.stack([np.asarray(photograph(i, size, size)) for i in range(total)]))

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from benchmarks.classify import photograph
 from cnaps.images.inputs import stream
-from cnaps.runtime.recogniser import Examples, Recogniser, open_model
+from cnaps.runtime.engine import open_engine
+from cnaps.runtime.task import Examples, FittedTask
+from cnaps.runtime.taskfile import write_task
 from cnaps.serving.bulk import Predictor
 
 IMAGES = 192
@@ -30,12 +32,12 @@ def main() -> None:
         files = [Path(name) / f"{i}.jpg" for i in range(IMAGES)]
         for i, file in enumerate(files):
             photograph(i, 300, 225).save(file, quality=90)
-        model, source = open_model("cnaps-lite0")
+        model = open_engine("cnaps-lite0")
         examples = Examples.read(files[:20], ["a", "b", "c", "d"] * 5, model.image_size)
-        recogniser = Recogniser.learn(model, examples, source=source)
-        recogniser.save(Path(name) / "task")
+        fitted = FittedTask.learn(open_engine(model), examples)
+        write_task(Path(name) / "task", fitted)
         predictor = Predictor(str(Path(name) / "task"))
-        plain = cost(lambda: list(recogniser.predict(files)))
+        plain = cost(lambda: list(fitted.predict(files)))
         there = cost(lambda: predictor({"path": [str(file) for file in files]}))
         decoding = cost(lambda: list(stream(files, model.image_size)))
     print(

@@ -18,9 +18,10 @@ from torch.nn import functional as F
 
 from benchmarks.model import best
 from cnaps import CNAPs
-from cnaps.nn.backbones.base import pool
+from cnaps.nn.backbones.base import MapMean
 from cnaps.nn.film import Film, bind
-from cnaps.runtime.recogniser import Examples, Recogniser, open_model
+from cnaps.runtime.engine import open_engine
+from cnaps.runtime.task import Examples, FittedTask
 
 WAYS, SHOTS, STEPS = 5, 5, 25
 
@@ -48,12 +49,12 @@ def fine_tune(model: CNAPs, examples: Examples, labels: torch.Tensor) -> None:
         for stage, names, values in zip(model.backbone.stages, model.backbone.sites, film.stages, strict=True):
             x = bind(stage, names, values)(x)
         optimiser.zero_grad()
-        F.cross_entropy(head(pool(x)), labels).backward()
+        F.cross_entropy(head(MapMean()(x)), labels).backward()
         optimiser.step()
 
 
 def learning() -> None:
-    model, _ = open_model("cnaps-lite0", "cpu")
+    model = open_engine("cnaps-lite0", "cpu")
     arrays = [np.asarray(photograph(i).resize((96, 96))) for i in range(WAYS * SHOTS)]
     examples = Examples.read(arrays, [i % WAYS for i in range(len(arrays))], model.image_size)
     labels = torch.arange(len(arrays)) % WAYS
@@ -63,7 +64,7 @@ def learning() -> None:
 
     def ready() -> torch.Tensor:
         """Folded, packed, the head solved: the next image costs a forward pass and nothing else."""
-        adapted = Recogniser.learn(model, examples).adapted
+        adapted = FittedTask.learn(open_engine(model), examples).adapted
         return adapted.classify(adapted.statistics.means.float())
 
     def frozen(network: nn.Module) -> torch.Tensor:
@@ -93,16 +94,17 @@ import cnaps.cli
 lap("command line")
 import torch
 lap("torch")
-from cnaps.runtime.recogniser import Examples, Recogniser, open_model
+from cnaps.runtime.task import Examples, FittedTask
+from cnaps.runtime.engine import open_engine
 from cnaps.images.finding import find_examples, find_images
-model, source = open_model("cnaps-lite0")
+model = open_engine("cnaps-lite0")
 lap("model")
 labelled, files = find_examples(Path(sys.argv[1])), find_images([sys.argv[2]])
 examples = Examples.read([p for p, _ in labelled], [l for _, l in labelled], model.image_size)
 lap("read examples")
-recogniser = Recogniser.learn(model, examples, source=source)
+fitted = FittedTask.learn(open_engine(model), examples)
 lap("learn")
-list(recogniser.predict(files))
+list(fitted.predict(files))
 lap("read and classify images")
 """
 
@@ -134,15 +136,16 @@ def whole_run() -> None:
 MEMORY = """
 import io, resource, sys
 import numpy as np
-from cnaps.runtime.recogniser import Examples, Recogniser, open_model
+from cnaps.runtime.task import Examples, FittedTask
+from cnaps.runtime.engine import open_engine
 from benchmarks.classify import photograph
 buffer = io.BytesIO()
 photograph(0, 320, 240).save(buffer, "JPEG")
-model, _ = open_model("cnaps-lite0")
+model = open_engine("cnaps-lite0")
 rng = np.random.default_rng(0)
 examples = Examples.read(rng.integers(0, 256, (10, 32, 32), np.uint8), [i % 5 for i in range(10)], 32)
-recogniser = Recogniser.learn(model, examples)  # small pictures: what matters is how many there are
-for _ in recogniser.predict(buffer.getvalue() for _ in range(int(sys.argv[1]))):
+fitted = FittedTask.learn(open_engine(model), examples)  # small pictures: what matters is how many there are
+for _ in fitted.predict(buffer.getvalue() for _ in range(int(sys.argv[1]))):
     pass
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """

@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 
 from cnaps import CNAPs
+from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.adapted import Adapted
-from cnaps.nn.statistics import ClassStatistics
-from cnaps.runtime.recogniser import Recogniser
+from cnaps.runtime.task import FittedTask
 from cnaps.runtime.taskfile import write_task
 
 from .model import LITE0
@@ -31,7 +31,7 @@ def grown(start: Adapted) -> Adapted:
         added = ClassStatistics.of(
             start.statistics.means[labels].float() + 0.05 * noise, labels, WAYS, scatter=True
         )
-        statistics = statistics.merge(added, torch.arange(WAYS), WAYS)
+        statistics = statistics.merge(added, range(WAYS), WAYS)
     return start._with(statistics=statistics, seen=start.seen + EARLIER)
 
 
@@ -63,6 +63,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         sizes = []
         for i, adapted in enumerate((start, later)):
-            write_task(Path(folder) / str(i), Recogniser(adapted, list(range(WAYS)), 96))
+            write_task(Path(folder) / str(i), FittedTask(adapted, list(range(WAYS)), 96))
             sizes.append((Path(folder) / str(i)).stat().st_size / 1000)
     print(f"  the task's file: {sizes[0]:.0f} KB after {BATCH} images, {sizes[1]:.0f} KB after {EARLIER:,}")

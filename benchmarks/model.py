@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from cnaps import CNAPs, ModelConfig
+from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.adapted import default_chunk
 from cnaps.nn.heads import MahalanobisHead
-from cnaps.nn.statistics import ClassStatistics
 from cnaps.parallel import cpu_count
 
 LITE0 = ModelConfig(
@@ -115,7 +115,7 @@ def mahalanobis() -> None:
 
     def ours() -> Tensor:
         statistics = ClassStatistics.of(features, labels, ways, scatter=True)
-        return MahalanobisHead().classifier(statistics)(targets)
+        return MahalanobisHead([targets.shape[1]]).classifier(statistics)(targets)
 
     def explicit() -> Tensor:
         task_covariance, columns = torch.cov(features.T), []

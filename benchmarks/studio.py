@@ -16,11 +16,12 @@ import torch
 
 from benchmarks.classify import photograph
 from cnaps.data.collection import find_collections
-from cnaps.nn.checkpoints import DEFAULT_MODEL
-from cnaps.runtime.recogniser import Examples, Recogniser, open_model
+from cnaps.runtime.engine import open_engine
+from cnaps.runtime.task import Examples, FittedTask
 from cnaps.serving.decoding import Decoder
 from cnaps.studio.engine import STRANGE, UNSURE, Engine, stranger_level
 from cnaps.studio.store import Project
+from cnaps.weights import DEFAULT_MODEL
 
 WAYS, SHOTS, TESTED = 10, 10, 10
 TASKS = 8  # a collection
@@ -44,7 +45,7 @@ class Watched(Engine):
 
 
 def following() -> None:
-    model, _ = open_model(DEFAULT_MODEL, "cpu")
+    model = open_engine(DEFAULT_MODEL, "cpu")
     pixels = torch.randint(0, 256, (WAYS * SHOTS, 3, model.image_size, model.image_size), dtype=torch.uint8)
     torch.set_num_threads(1)  # seconds of one core, which other work on the machine does not change
     frozen = []
@@ -89,7 +90,7 @@ def doubts(folder: str) -> None:
     Tasks of 2 to 8 classes with 3 to 10 examples each; strangers are images of as many other classes of the same
     collection, which is harder than images of another kind.
     """
-    model, _ = open_model(DEFAULT_MODEL, "cpu")
+    model = open_engine(DEFAULT_MODEL, "cpu")
     sure, right, marked = [], [], []
     for collection in (c for c in find_collections(folder) if c.splits.get("valid")):
         rng = np.random.default_rng(0)
@@ -100,15 +101,15 @@ def doubts(folder: str) -> None:
             shots = min(shots, min(map(len, rows)) - 1)
             names = [k for k in range(ways) for _ in range(shots)]
             examples = Examples(collection.read(np.concatenate([r[:shots] for r in rows[:ways]])), list(names))
-            recogniser = Recogniser.learn(model, examples)
-            shown = recogniser.features(collection.read(np.concatenate([r[shots:] for r in rows])))
+            fitted = FittedTask.learn(open_engine(model), examples)
+            shown = fitted.features(collection.read(np.concatenate([r[shots:] for r in rows])))
             label = np.concatenate([[k] * len(r[shots:]) for k, r in enumerate(rows)])
-            probabilities, novelty = recogniser.probabilities(shown), recogniser.novelty(shown)
+            probabilities, novelty = fitted.probabilities(shown), fitted.novelty(shown)
             member = label < ways
             sure.append(probabilities[member].max(1))
             right.append(probabilities[member].argmax(1) == label[member])
-            features = recogniser.features(examples.pixels)
-            levels = [stranger_level(recogniser, features, torch.tensor(names), share) for share in SHARES]
+            features = fitted.features(examples.pixels)
+            levels = [stranger_level(fitted, features, torch.tensor(names), share) for share in SHARES]
             marked.append([((novelty > v)[member].mean(), (novelty > v)[~member].mean()) for v in levels])
         print(f"{collection.name}: {np.concatenate(right[-TASKS:]).mean():.1%} right", flush=True)
     p, correct = np.concatenate(sure), np.concatenate(right)

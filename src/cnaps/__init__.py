@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from cnaps.nn.checkpoints import list_models as list_models
     from cnaps.nn.checkpoints import load_model as load_model
     from cnaps.nn.model import Adapted as Adapted
     from cnaps.nn.model import CNAPs as CNAPs
     from cnaps.nn.model import ModelConfig as ModelConfig
     from cnaps.nn.reference import from_reference as from_reference
     from cnaps.runtime.classifier import FewShotClassifier as FewShotClassifier
+    from cnaps.weights import list_models as list_models
 
 _WHERE = {
     "Adapted": "cnaps.nn.model",
@@ -25,7 +25,7 @@ _WHERE = {
     "FewShotClassifier": "cnaps.runtime.classifier",
     "ModelConfig": "cnaps.nn.model",
     "from_reference": "cnaps.nn.reference",
-    "list_models": "cnaps.nn.checkpoints",
+    "list_models": "cnaps.weights",
     "load_model": "cnaps.nn.checkpoints",
 }
 

@@ -12,12 +12,13 @@ from sklearn.linear_model import LogisticRegression
 
 from cnaps.files import atomic_folder
 from cnaps.images.finding import images_below
-from cnaps.nn.checkpoints import DEFAULT_MODEL
-from cnaps.nn.frozen import FrozenFeatures
 from cnaps.progress import track
-from cnaps.runtime.recogniser import Examples, Recogniser, open_model
+from cnaps.runtime.engine import open_engine
 from cnaps.runtime.report import write_report
 from cnaps.runtime.results import Result, write_results
+from cnaps.runtime.task import Examples, FittedTask
+from cnaps.runtime.taskfile import write_task
+from cnaps.weights import DEFAULT_MODEL
 
 SHOTS = 5
 
@@ -29,33 +30,31 @@ def main(folder: Path = Path("out/demo")) -> None:
     truth = [path.stem.split("-")[0] for path in images]
     print(f"{len({label for _, label in examples})} classes of digits, {SHOTS} examples each, in {folder}/digits")
 
-    network, source = open_model(DEFAULT_MODEL)
+    network = open_engine(DEFAULT_MODEL)
     learned = Examples.read([path for path, _ in examples], [label for _, label in examples], network.image_size)
     ready = time.perf_counter()
-    recogniser = Recogniser.learn(network, learned, source=source)
+    fitted = FittedTask.learn(network, learned)
     print(f"learned in {time.perf_counter() - ready:.2f} s, without a gradient step")
 
     rest = Examples.read(images, truth, network.image_size)
-    frozen = FrozenFeatures(network.backbone, every_stage=network.config.features == "all")
-    probe = LogisticRegression(C=1000.0, max_iter=1000).fit(frozen(learned.pixels).numpy(), learned.names)
+    frozen = network.frozen()
+    probe = LogisticRegression(C=10, max_iter=1000).fit(frozen(learned.pixels), learned.names)
     results: list[Result] = []
     right = probe_right = 0
     for start in track(range(0, len(images), 64), f"classifying {len(images):,} others"):
         part = slice(start, start + 64)
         pixels, names = rest.pixels[part], rest.names[part]
-        probabilities = recogniser.probabilities(recogniser.features(pixels))
+        probabilities = fitted.probabilities(fitted.features(pixels))
         found = [
-            Result.of(str(path), recogniser.names, p, 3)
-            for path, p in zip(images[part], probabilities, strict=True)
+            Result.of(str(path), fitted.names, p, 3) for path, p in zip(images[part], probabilities, strict=True)
         ]
         right += sum(result.label == name for result, name in zip(found, names, strict=True))
-        guesses = probe.predict(frozen(pixels).numpy())
-        probe_right += sum(guess == name for guess, name in zip(guesses, names, strict=True))
+        probe_right += int((probe.predict(frozen(pixels)) == np.array(names)).sum())
         results += found
 
     write_report(folder / "report.html", results, [], examples, title=f"{len(images):,} handwritten digits")
     write_results(folder / "results.csv", results, [])
-    recogniser.save(folder / "digits.safetensors")
+    write_task(folder / "digits.task", fitted)
     print(f"accuracy on the {len(images):,} others: {right / len(images):.1%} (cnaps), ", end="")
     print(f"{probe_right / len(images):.1%} (a linear probe on the same frozen network)")
     print(f"took {time.perf_counter() - started:.0f} s in all")
@@ -68,8 +67,8 @@ Look at {folder}/report.html: the least certain first.
 Then try your own images, with a folder for each class and a few images in each:
   cnaps classify EXAMPLES IMAGES --report report.html
 or use what was just learned:
-  cnaps predict {folder}/digits.safetensors {folder}/digits/images
-  cnaps export {folder}/digits.safetensors digits.onnx"""
+  cnaps predict {folder}/digits.task {folder}/digits/images
+  cnaps export {folder}/digits.task digits.onnx"""
 
 
 def _write_digits(folder: Path) -> tuple[list[tuple[Path, str]], list[Path]]:

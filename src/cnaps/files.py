@@ -86,7 +86,9 @@ def _check_replaceable(target: Path, names: Sequence[str]) -> None:
     if not target.is_dir():
         raise InputError(f"cannot write {target}: it is no folder")
     for item in sorted(target.iterdir()):
-        if item.name not in names or not item.is_file() or (item.suffix == ".json" and not is_own(item)):
+        ours = item.is_file() and (item.suffix != ".json" or is_own(item))
+        graphs = item.is_dir() and all(part.suffix == ".onnx" and part.is_file() for part in item.iterdir())
+        if item.name not in names or not (ours or graphs):
             raise InputError(
                 f"the folder {target} is not replaced: its {item.name} is not of cnaps; give another destination"
             )

@@ -1,4 +1,4 @@
-"""The one place that decides about threads and devices."""
+"""How many processors there are, and reading ahead in threads."""
 
 from __future__ import annotations
 
@@ -6,11 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    import torch
+from typing import TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -21,32 +17,9 @@ def cpu_count() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
-@cache
-def configure_threads() -> int:
-    """Set torch's threads, once: CNAPS_THREADS, or every processor this process may use."""
-    import torch
-
-    chosen = int(os.environ.get("CNAPS_THREADS", "0")) or cpu_count()
-    torch.set_num_threads(chosen)
-    return chosen
-
-
-def pick_device(name: str = "auto") -> torch.device:
-    """Turn ``auto`` into the best device there is; any other name is taken as it is.
-
-    >>> pick_device("cpu").type
-    'cpu'
-    """
-    import torch
-
-    configure_threads()
-    if name != "auto":
-        return torch.device(name)
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    if torch.backends.mps.is_available():
-        return torch.device("mps")
-    return torch.device("cpu")
+def thread_count() -> int:
+    """How many threads a network may use: CNAPS_THREADS, or one for every processor of this process."""
+    return int(os.environ.get("CNAPS_THREADS", "0")) or cpu_count()
 
 
 def read_ahead(function: Callable[[T], R], items: Iterable[T], *, threads: int, depth: int) -> Iterator[R]:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from sklearn.metrics import roc_auc_score
 
@@ -22,9 +21,9 @@ from .conftest import Digits
 @pytest.fixture(scope="module")
 def embedded(learned: FewShotClassifier, pool: Digits) -> tuple[np.ndarray, np.ndarray]:
     """Probabilities and features of the whole pool."""
-    recogniser = learned.recogniser_
-    features = torch.cat([features for _, features, _ in recogniser.embed(pool[0])])
-    return recogniser.probabilities(features), features.numpy()
+    fitted = learned.task_
+    features = np.concatenate([features for _, features, _ in fitted.embed(pool[0])])
+    return fitted.probabilities(features), features
 
 
 @pytest.fixture
@@ -83,7 +82,7 @@ def test_a_generator_of_any_length_streams_by(learned: FewShotClassifier, pool: 
         each.index for each in learned.suggest(pool[0], 3)
     ]
     assert asked == len(pool[0])
-    assert suggest(learned.recogniser_, [], 3) == []
+    assert suggest(learned.task_, [], 3) == []
 
 
 def test_impossible_wishes_are_refused_before_any_work(learned: FewShotClassifier) -> None:
@@ -109,7 +108,7 @@ def test_the_command_prints_a_table_and_writes_csv_and_sheet(
     assert "05x.jpg" in warned
     rows = list(csv.DictReader(table.open(encoding="utf-8")))
     assert list(rows[0]) == ["path", "score", "label", "probability"]
-    wanted = [each.path for each in suggest(learned.recogniser_, sorted(folder.glob("*.png")), 7)]
+    wanted = [each.path for each in suggest(learned.task_, sorted(folder.glob("*.png")), 7)]
     assert [row["path"] for row in rows] == wanted
     assert [line.split()[0] for line in printed.splitlines()[1:8]] == wanted
     with Image.open(sheet) as picture:

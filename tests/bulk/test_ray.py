@@ -17,7 +17,9 @@ from sklearn.datasets import load_digits
 from cnaps import CNAPs, load_model
 from cnaps.cli import main
 from cnaps.errors import DataError
-from cnaps.runtime.recogniser import Examples, Recogniser
+from cnaps.runtime.engine import open_engine
+from cnaps.runtime.task import Examples, FittedTask
+from cnaps.runtime.taskfile import write_task
 from cnaps.serving.bulk import Predictor, predict_on_ray, write_parts
 
 
@@ -33,7 +35,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = np.flatnonzero(data.target < 3)
     pixels = (data.images * 255 / 16).astype(np.uint8)
     examples = Examples.read(pixels[rows[:15]], [f"digit {d}" for d in data.target[rows[:15]]], 32)
-    Recogniser.learn(model, examples).save(folder / "task")
+    write_task(folder / "task", FittedTask.learn(open_engine(model), examples))
     (folder / "images").mkdir()
     for i in rows[15:155]:
         Image.fromarray(pixels[i]).save(folder / "images" / f"{i}.png")

@@ -169,7 +169,7 @@ def test_what_does_not_fit_is_refused_with_a_reason(small, context):
     ):
         with pytest.raises(InputError, match=reason):
             classifier.fit(bad_images, bad_labels)
-        assert not hasattr(classifier, "recogniser_")
+        assert not hasattr(classifier, "task_")
 
 
 def test_images_too_small_too_large_or_broken_are_named(small, context, huge_png, tmp_path):

@@ -12,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from cnaps import FewShotClassifier
 from cnaps.errors import CheckpointError, CnapsError, InputError
+from cnaps.images.inputs import read_pixels
 
 
 @pytest.mark.parametrize("head", ["linear", "cosine", "mahalanobis", "ridge"])
@@ -117,16 +118,33 @@ def test_the_onnx_file_reads_raw_pixels_and_knows_its_classes(make_small, contex
 
     session = onnxruntime.InferenceSession(tmp_path / "digits.onnx")
     about = session.get_modelmeta().custom_metadata_map
-    size, classes = int(about["image_size"]), json.loads(about["classes"])
-    assert classes == classifier.classes_.tolist()
+    assert json.loads(about["classes"]) == classifier.classes_.tolist()
+    size = int(about["image_size"])
     for count in (1, 7):
         squares = [
             Image.fromarray(image).convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
             for image in unseen[0][:count]
         ]
         pixels = np.stack([np.asarray(square).transpose(2, 0, 1) for square in squares])
-        (probabilities,) = session.run(None, {"images": pixels})
+        probabilities, novelty = session.run(None, {"images": pixels})
         np.testing.assert_allclose(probabilities, classifier.predict_proba(unseen[0][:count]), atol=1e-5)
+        np.testing.assert_allclose(novelty, classifier.novelty(unseen[0][:count]), atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (427, 640), (96, 333), (1000, 40)], ids=str)
+def test_the_onnx_file_resizes_as_this_package_does_to_within_a_grey_level(shape, small, context, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    onnx = pytest.importorskip("onnx")
+    classifier = FewShotClassifier(small).fit(*context)
+    classifier.export_onnx(tmp_path / "task.onnx")
+    network = onnx.load(tmp_path / "task.onnx")
+    network.graph.output.append(onnx.helper.make_tensor_value_info("normalised", 1, None))
+    session = onnxruntime.InferenceSession(network.SerializeToString())
+    pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3), np.uint8)
+    *_, normalised = session.run(None, {"images": pixels.transpose(2, 0, 1)[None]})
+    mean, std = classifier.task_.engine.normalisation
+    greys = normalised[0].transpose(1, 2, 0) * std + mean
+    assert abs(greys - read_pixels(pixels, classifier.task_.image_size)).max() <= 1.001
 
 
 def test_calibration_changes_how_sure_it_is_but_not_what_it_says(make_small, context, unseen):
@@ -140,5 +158,5 @@ def test_calibration_changes_how_sure_it_is_but_not_what_it_says(make_small, con
 
 def test_an_unknown_update_mode_is_named(small, context):
     classifier = FewShotClassifier(small, updates="sideways").fit(*context)
-    with pytest.raises(InputError, match="fixed, paper"):
+    with pytest.raises(InputError, match="freeze, recompute"):
         classifier.partial_fit(*context)

@@ -20,7 +20,8 @@ from torch import nn
 from cnaps import CNAPs, ModelConfig, load_model
 from cnaps.episodes.task import TaskDescription
 from cnaps.nn.backbones import register_backbone
-from cnaps.runtime.recogniser import Examples, Recogniser
+from cnaps.runtime.engine import open_engine
+from cnaps.runtime.task import Examples, FittedTask
 from cnaps.runtime.taskfile import VERSION
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -54,17 +55,19 @@ def make_model() -> CNAPs:
     return model
 
 
-def answers(recogniser: Recogniser) -> list[list[float]]:
+def answers(fitted: FittedTask) -> list[list[float]]:
     """Probabilities of the first image of each digit."""
-    (batch,) = recogniser.predict(digits()[0][::5])
+    (batch,) = fitted.predict(digits()[0][::5])
     return np.round(batch[1], 6).tolist()
 
 
-def learned(model: CNAPs) -> Recogniser:
+def learned(model: CNAPs) -> FittedTask:
     """Three digits, named."""
     images, labels = digits()
     chosen = labels < 3
-    return Recogniser.learn(model, Examples.read(images[chosen], [f"digit {d}" for d in labels[chosen]], 32))
+    return FittedTask.learn(
+        open_engine(model), Examples.read(images[chosen], [f"digit {d}" for d in labels[chosen]], 32)
+    )
 
 
 def rows(task: TaskDescription) -> list[list[list[int]]]:

@@ -16,7 +16,7 @@ from cnaps import load_model
 from cnaps.data.collection import Collection
 from cnaps.episodes import read_manifest
 from cnaps.errors import CnapsError
-from cnaps.runtime.recogniser import Recogniser
+from cnaps.runtime.taskfile import read_task
 from cnaps.serving.decoding import Decoder
 from cnaps.studio.store import Project
 from cnaps.training.config import TrainConfig
@@ -41,13 +41,13 @@ def test_a_stored_model_answers_as_it_did() -> None:
 
 @pytest.mark.parametrize("path", TASKS, ids=lambda path: path.stem)
 def test_a_stored_task_answers_as_it_did_and_learns_on(path: Path) -> None:
-    recogniser = Recogniser.load(path, STORED / "model")
-    assert recogniser.names == ["digit 0", "digit 1", "digit 2"]
+    fitted = read_task(path, STORED / "model")
+    assert fitted.names == ["digit 0", "digit 1", "digit 2"]
     # the scatter of a class is kept in half precision
-    np.testing.assert_allclose(make.answers(recogniser), EXPECTED["task"], atol=2e-3)
+    np.testing.assert_allclose(make.answers(fitted), EXPECTED["task"], atol=2e-3)
     images, labels = make.digits()
     more = make.Examples.read(images[labels == 4], ["digit 4"] * 5, 32)
-    assert recogniser.update(more).names[-1] == "digit 4"
+    assert fitted.update(more).names[-1] == "digit 4"
 
 
 def test_a_stored_collection_and_manifest_give_the_same_tasks() -> None:
@@ -107,7 +107,7 @@ def test_files_of_a_newer_version_are_refused_with_a_sentence(tmp_path: Path) ->
     decoder = Decoder(32, workers=1)
     for name, read in {
         "model": lambda: load_model(here / "model"),
-        TASKS[-1].name: lambda: Recogniser.load(here / TASKS[-1].name, STORED / "model"),
+        TASKS[-1].name: lambda: read_task(here / TASKS[-1].name, STORED / "model"),
         "collection": lambda: Collection.open(here / "collection"),
         "tasks.jsonl": lambda: read_manifest(manifest, {"digits": collection}),
         "step-00000001": lambda: latest_checkpoint(here / "run"),

@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from cnaps.nn.statistics import RANK, ClassStatistics, in_shared_basis, strongest
-from cnaps.runtime.recogniser import Examples, Recogniser
+from cnaps.maths.statistics import RANK, ClassStatistics, in_shared_basis, strongest
+from cnaps.runtime.engine import open_engine
+from cnaps.runtime.task import Examples, FittedTask
+from cnaps.runtime.taskfile import read_task, write_task
 
 
 def enlarged(digits, count):
@@ -26,7 +28,7 @@ def test_a_thousand_merges_classify_as_one_batch_does(make_model, digits, head):
     running = ClassStatistics.of(first[:50], labels[:50], 10, scatter=True)
     for i in range(50, 1050):
         one = ClassStatistics.of(first[i : i + 1], torch.zeros(1, dtype=torch.long), 1, scatter=True)
-        running = running.merge(one, labels[i : i + 1], 10)
+        running = running.merge(one, labels[i : i + 1].tolist(), 10)
     exact = ClassStatistics.of(first.double(), labels[:1050], 10, scatter=True)
     assert running.counts.sum() == 1050
     assert 64 <= max(len(rows) for rows in running.scatter) <= 2 * RANK
@@ -103,22 +105,24 @@ def test_an_updated_task_of_many_examples_is_a_small_file_that_predicts_alike(ma
     names = labels.tolist()
 
     def some(mask):
-        return Examples(pixels[mask], [name for name, own in zip(names, mask.tolist(), strict=True) if own])
+        return Examples(
+            pixels[mask].numpy(), [name for name, own in zip(names, mask.tolist(), strict=True) if own]
+        )
 
-    task = Recogniser.learn(model, some(first)).update(some(~first))
-    before = task.probabilities(task.features(pixels))
+    task = FittedTask.learn(open_engine(model), some(first)).update(some(~first))
+    before = task.probabilities(task.features(pixels.numpy()))
     sizes = []
     for examples in (task, task.update(some(first | ~first))):
-        path = tmp_path / f"{examples.adapted.seen}.safetensors"
-        examples.save(path)
+        path = tmp_path / f"{examples.seen}.safetensors"
+        write_task(path, examples)
         sizes.append(path.stat().st_size)
     assert sizes[1] <= 1.02 * sizes[0]  # twice the examples, no more to write
-    loaded = Recogniser.load(tmp_path / "1000.safetensors", model)
-    after = loaded.probabilities(loaded.features(pixels))
+    loaded = read_task(tmp_path / "1000.safetensors", model)
+    after = loaded.probabilities(loaded.features(pixels.numpy()))
     assert (after.argmax(1) == before.argmax(1)).mean() >= 0.998
     assert abs(after - before).max() < 0.05
     more = loaded.update(some(first))
-    assert more.adapted.seen == 1000 + int(first.sum())
+    assert more.seen == 1000 + int(first.sum())
     direct = task.update(some(first))
-    gap = more.probabilities(more.features(pixels)) - direct.probabilities(direct.features(pixels))
+    gap = more.probabilities(more.features(pixels.numpy())) - direct.probabilities(direct.features(pixels.numpy()))
     assert abs(gap).max() < 0.1

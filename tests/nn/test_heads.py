@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.heads import CosineHead, LinearHead, MahalanobisHead, RidgeHead
-from cnaps.nn.statistics import ClassStatistics
 
 
 def features(count: int = 12, size: int = 20, ways: int = 3, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -40,7 +40,7 @@ def test_mahalanobis_equals_the_explicit_inverse(count: int, size: int, gradient
     context.requires_grad_(gradients)
     with torch.set_grad_enabled(gradients):
         statistics = ClassStatistics.of(context, labels, 3, scatter=True)
-        logits = MahalanobisHead().classifier(statistics)(x)
+        logits = MahalanobisHead([size]).classifier(statistics)(x)
     torch.testing.assert_close(logits, explicit_mahalanobis(context, labels, x), atol=1e-3, rtol=1e-3)
 
 
@@ -53,7 +53,9 @@ def test_mahalanobis_has_the_gradient_of_the_explicit_formula() -> None:
         if explicit:
             logits = explicit_mahalanobis(leaf, labels, x)
         else:
-            logits = MahalanobisHead().classifier(ClassStatistics.of(leaf, labels, 3, scatter=True))(x)
+            logits = MahalanobisHead([leaf.shape[1]]).classifier(
+                ClassStatistics.of(leaf, labels, 3, scatter=True)
+            )(x)
         gradients.append(torch.autograd.grad(logits.softmax(1)[:, 0].sum(), leaf)[0])
     torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-3)
 
@@ -91,7 +93,7 @@ def test_cosine_without_centring_is_the_cosine_to_the_mean_of_unit_features() ->
 
 
 def test_linear_head_takes_any_number_of_classes() -> None:
-    head = LinearHead(20, bias_width=1)
+    head = LinearHead([20], bias_width=1)
     for ways in (1, 2, 11):
         context, labels = features(22, ways=ways)
         with torch.no_grad():
@@ -111,7 +113,7 @@ def test_merged_statistics_are_those_of_the_union_in_any_order(scatter: bool) ->
             place = torch.tensor([known.index(k) for k in here.tolist()])
             new = ClassStatistics.of(x[part], index, len(here), scatter=scatter)
             running = running.merge(new, place, len(known))
-        running = running.select(torch.tensor([known.index(k) for k in range(4)]))
+        running = running.select([known.index(k) for k in range(4)])
         torch.testing.assert_close(running.counts.float(), whole.counts)
         torch.testing.assert_close(running.means.float(), whole.means)
         for mine, one in zip(running.scatter or (), whole.scatter or (), strict=True):

@@ -11,7 +11,8 @@ from PIL import Image
 
 from cnaps import CNAPs
 from cnaps.cli import main
-from cnaps.runtime.recogniser import Examples, Recogniser
+from cnaps.runtime.engine import open_engine
+from cnaps.runtime.task import Examples, FittedTask
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "compatibility"))
 
@@ -33,9 +34,11 @@ def model_folder(model: CNAPs, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.fixture(scope="session")
-def task(model: CNAPs) -> Recogniser:
+def task(model: CNAPs) -> FittedTask:
     images, labels = make.digits()
-    return Recogniser.learn(model, Examples.read(images[:10], [f"digit {d}" for d in labels[:10]], 32))
+    return FittedTask.learn(
+        open_engine(model), Examples.read(images[:10], [f"digit {d}" for d in labels[:10]], 32)
+    )
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 from cnaps.data.collection import write_collection
 from cnaps.errors import CnapsError
 from cnaps.files import atomic_folder, atomic_path, write_text
+from cnaps.runtime.taskfile import write_task
 
 Contents = dict[Path, bytes]
 
@@ -31,7 +32,7 @@ def place(tmp_path: Path, examples: Path, task, model, digits_collection) -> Pat
     (tmp_path / "photo.png").write_bytes(next(examples.rglob("*.png")).read_bytes())
     (tmp_path / "album").mkdir()
     (tmp_path / "album" / "a.jpg").write_bytes(b"a photograph")
-    task.save(tmp_path / "task")
+    write_task(tmp_path / "task", task)
     model.save(tmp_path / "model")
     (tmp_path / "hub").mkdir()
     (tmp_path / "hub" / "config.json").write_text('{"architectures": ["Other"]}')

@@ -15,7 +15,7 @@ import tarfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import httpx
 import numpy as np
@@ -62,6 +62,16 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
     return save_pictures(tmp_path_factory.mktemp("pictures"), CLASSES, 14)
 
 
+@pytest.fixture(scope="session")
+def task(tmp_path_factory: pytest.TempPathFactory, pictures: dict[str, list[Path]]) -> Path:
+    from cnaps import FewShotClassifier
+
+    path = tmp_path_factory.mktemp("task") / "things.safetensors"
+    files = [(p, name) for name, paths in pictures.items() for p in paths[:3]]
+    FewShotClassifier().fit([p for p, _ in files], [name for _, name in files]).save(path)
+    return path
+
+
 def _free_port() -> int:
     """Below those that the system gives to outgoing connections, so that it is still free after a restart."""
     for port in random.SystemRandom().sample(range(20_000, 32_000), 50):
@@ -74,8 +84,10 @@ def _free_port() -> int:
 class Server:
     """`cnaps studio` or `cnaps serve`, started and ended as a user would."""
 
-    def __init__(self, *arguments: str, environment: dict[str, str] | None = None) -> None:
-        self.arguments = arguments
+    def __init__(
+        self, *arguments: str, environment: dict[str, str] | None = None, stderr: IO[Any] | None = None
+    ) -> None:
+        self.arguments, self.stderr = arguments, stderr
         self.environment = {**os.environ, "CNAPS_THREADS": "1", "OMP_NUM_THREADS": "1", **(environment or {})}
         self.port = str(_free_port())
         self.start()
@@ -89,7 +101,9 @@ class Server:
             "--port",
             self.port,
         ]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=self.environment, cwd=ROOT)
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=self.stderr, text=True, env=self.environment, cwd=ROOT
+        )
         assert self.process.stdout is not None
         found, lines = None, []
         while not found and (line := self.process.stdout.readline()):
@@ -99,9 +113,10 @@ class Server:
         self.address = found[0].rstrip("/")
         self.port = self.address.split(":")[2].split("/")[0]
         self.client = httpx.Client(base_url=self.address.split("/?")[0], timeout=60)
-        until(self._answers)
+        until(self.answers)
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
+        """Whether it can be asked now."""
         try:
             return self.client.get("/health").is_success
         except httpx.TransportError:
@@ -122,7 +137,7 @@ class Server:
     def count(self, name: str) -> float:
         """A number from the metrics."""
         lines = self.client.get("/metrics").text.splitlines()
-        return next(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"cnaps_{name}{{"))
+        return next(float(line.split()[1]) for line in lines if line.startswith(f"cnaps_{name} "))
 
     def state(self) -> dict[str, Any]:
         return self.client.get("/api/state").json()

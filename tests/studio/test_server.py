@@ -24,10 +24,10 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from cnaps.images.inputs import read_pixels
-from cnaps.nn.checkpoints import DEFAULT_MODEL
-from cnaps.runtime.recogniser import Recogniser
+from cnaps.runtime.taskfile import read_task
 from cnaps.serving.app import Batcher
 from cnaps.studio.server import create_studio
+from cnaps.weights import DEFAULT_MODEL
 
 from .conftest import Server, until
 
@@ -156,7 +156,7 @@ def test_every_export_can_be_imported_again(taught: Page, pictures: Pictures, tm
     before = taught.settled()["predictions"][image]["top"]
     files = {kind: taught.client.get(f"/api/export/{kind}").content for kind in ("task", "onnx", "project")}
     (tmp_path / "task.safetensors").write_bytes(files["task"])
-    assert Recogniser.load(tmp_path / "task.safetensors").names == ["panda", "sunflower", "watch"]
+    assert read_task(tmp_path / "task.safetensors").names == ["panda", "sunflower", "watch"]
     zipfile.ZipFile(io.BytesIO(files["onnx"])).extractall(tmp_path)
     program, shown = tmp_path / "classify.py", str(pictures["sunflower"][9])
     answer = subprocess.run([sys.executable, program, shown], capture_output=True, text=True, check=True)
@@ -229,33 +229,23 @@ def test_the_interface_is_described(page: Page) -> None:
     assert "Predict over HTTP" in page.client.get("/docs").text
 
 
-@pytest.fixture(scope="module")
-def task(tmp_path_factory: pytest.TempPathFactory, pictures: Pictures) -> Path:
-    from cnaps import FewShotClassifier
-
-    path = tmp_path_factory.mktemp("task") / "things.safetensors"
-    files = [(p, name) for name, paths in pictures.items() for p in paths[:3]]
-    FewShotClassifier().fit([p for p, _ in files], [name for _, name in files]).save(path)
-    return path
-
-
 def test_what_waits_is_computed_together(task: Path, pictures: Pictures) -> None:
-    recogniser = Recogniser.load(task)
-    images = [read_pixels(path.read_bytes(), recogniser.image_size) for path in pictures["panda"][3:8]]
+    fitted = read_task(task)
+    images = [read_pixels(path.read_bytes(), fitted.image_size) for path in pictures["panda"][3:8]]
 
-    async def ask() -> tuple[int, list[Any]]:
+    async def ask() -> tuple[float, list[Any]]:
         batcher = Batcher()
-        answers = await asyncio.gather(*(batcher(recogniser, [image]) for image in images))
+        answers = await asyncio.gather(*(batcher(fitted, [image]) for image in images))
         batcher.close()
-        return batcher.batches, [recogniser.names[int(row.argmax())] for (row,) in answers]
+        return batcher.metrics["batches_total"], [fitted.names[int(row.argmax())] for (row,) in answers]
 
     assert asyncio.run(ask()) == (1, ["panda"] * 5)
 
 
 def test_fifty_clients_at_once_are_all_answered_rightly(task: Path, pictures: Pictures) -> None:
-    recogniser = Recogniser.load(task)
+    fitted = read_task(task)
     shown = [path for paths in pictures.values() for path in paths[3:]]
-    expected = np.concatenate([p for _, p in recogniser.predict(shown)])
+    expected = np.concatenate([p for _, p in fitted.predict(shown)])
     server = Server("serve", str(task))
 
     def ask(number: int) -> tuple[int, dict[str, Any]]:
@@ -271,7 +261,7 @@ def test_fifty_clients_at_once_are_all_answered_rightly(task: Path, pictures: Pi
         with ThreadPoolExecutor(50) as pool:
             answers = list(pool.map(ask, range(100)))
         for i, answer in answers:
-            assert answer["label"] == recogniser.names[int(expected[i].argmax())]
+            assert answer["label"] == fitted.names[int(expected[i].argmax())]
             assert list(answer["probabilities"].values()) == pytest.approx(expected[i].tolist(), abs=1e-3)
         assert server.count("images_total") == 100
         too_many = [("files", ("a.jpg", b"x"))] * 40
@@ -282,7 +272,7 @@ def test_fifty_clients_at_once_are_all_answered_rightly(task: Path, pictures: Pi
         until(lambda: server.count("requests_total") == 102)
         server.process.terminate()
         answers = late.result(60).json()["predictions"]
-        assert [answer["label"] for answer in answers] == [recogniser.names[k] for k in expected[:32].argmax(1)]
+        assert [answer["label"] for answer in answers] == [fitted.names[k] for k in expected[:32].argmax(1)]
         server.process.wait(60)
     finally:
         server.kill()

@@ -11,27 +11,29 @@ import httpx
 import pytest
 
 from cnaps.errors import CheckpointError, InputError
-from cnaps.nn.checkpoints import DEFAULT_MODEL
-from cnaps.runtime.recogniser import Examples, Recogniser, open_model
+from cnaps.runtime.engine import open_engine
+from cnaps.runtime.task import Examples, FittedTask
+from cnaps.runtime.taskfile import write_task
 from cnaps.serving.tasks import TaskFolder
+from cnaps.weights import DEFAULT_MODEL
 
 from .conftest import Server, until
 
 Pictures = dict[str, list[Path]]
 
 
-def write_task(path: Path, pictures: Pictures, *names: str, size: int = 96) -> None:
+def learn_task(path: Path, pictures: Pictures, *names: str, size: int = 96) -> None:
     files = [(picture, name) for name in names for picture in pictures[name][:3]]
-    model, source = open_model(DEFAULT_MODEL)
+    model = open_engine(DEFAULT_MODEL)
     examples = Examples.read([picture for picture, _ in files], [name for _, name in files], size)
-    Recogniser.learn(model, examples, source=source).save(path)
+    write_task(path, FittedTask.learn(open_engine(model), examples))
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, pictures: Pictures) -> Path:
     folder = tmp_path_factory.mktemp("tasks")
-    write_task(folder / "animals.safetensors", pictures, "panda", "sunflower")
-    write_task(folder / "things.task", pictures, "watch", "pizza", size=64)
+    learn_task(folder / "animals.safetensors", pictures, "panda", "sunflower")
+    learn_task(folder / "things.task", pictures, "watch", "pizza", size=64)
     (folder / "damaged.safetensors").write_bytes((folder / "things.task").read_bytes()[:-9] + b"different")
     (folder / "notes.txt").write_text("no task")
     (folder.parent / "outside.safetensors").write_bytes((folder / "things.task").read_bytes())
@@ -92,9 +94,9 @@ def test_no_other_file_can_be_asked_for(name: str, server: Server, pictures: Pic
 def test_new_replaced_and_deleted_files_are_noticed(server: Server, folder: Path, pictures: Pictures) -> None:
     picture = pictures["panda"][9]
     assert ask(server, "new.task", picture)[0] == 404
-    write_task(folder / "new.task", pictures, "watch", "pizza")
+    learn_task(folder / "new.task", pictures, "watch", "pizza")
     assert ask_all_workers(server, "new.task", picture) <= {"watch", "pizza"}
-    write_task(folder / "new.task", pictures, "panda", "pizza")
+    learn_task(folder / "new.task", pictures, "panda", "pizza")
     assert ask_all_workers(server, "new.task", picture) == {"panda"}
     os.truncate(folder / "new.task", 100)
     assert ask_all_workers(server, "new.task", picture) == {409}

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import struct
 import threading
 import time
 import zlib
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+import fuzzing
 import httpx
 import numpy as np
 import victims
@@ -31,10 +34,11 @@ from common import small_task as learn
 from PIL import Image
 
 from cnaps import load_model
+from cnaps.cli.integrity import find_problems
 from cnaps.data.collection import Collection, write_collection
 from cnaps.errors import CnapsError
 from cnaps.images.decoding import FORMATS
-from cnaps.runtime.recogniser import Recogniser
+from cnaps.runtime.taskfile import read_task
 from cnaps.studio.store import Project
 from cnaps.training.checkpoint import load_checkpoint, save_checkpoint
 
@@ -218,15 +222,21 @@ def flipped_bytes(scale: Scale, folder: Path) -> list[Row]:
     made = Project(here / "project", victims.DecoderHere())  # type: ignore[arg-type]
     made.add([("a.png", encoded(images[0]))], made.add_class("zero"))
     made.close()
+
+    def checked(name: str) -> None:
+        for problem in find_problems(here / name)[1]:
+            raise CnapsError(problem)
+
     strict: dict[str, tuple[Path, Callable[[], object]]] = {
-        "task file": (here / "task.safetensors", lambda: Recogniser.load(here / "task.safetensors", model)),
+        "task file": (here / "task.safetensors", lambda: read_task(here / "task.safetensors", model)),
         "weights of a model": (here / "model/model.safetensors", lambda: load_model(here / "model")),
         "configuration of a model": (here / "model/config.json", lambda: load_model(here / "model")),
         "training checkpoint": (here / "step.safetensors", lambda: load_checkpoint(here / "step.safetensors")),
+        "collection.json": (here / "set/collection.json", collection),
+        "images.arrow, by `cnaps check`": (here / "set/images.arrow", lambda: checked("set")),
     }
     lenient = {
-        "collection.json": (here / "set/collection.json", collection),
-        "images.arrow": (here / "set/images.arrow", collection),
+        "images.arrow, in use": (here / "set/images.arrow", collection),
         "project.json": (here / "project/project.json", project),
     }
     rows = []
@@ -249,11 +259,30 @@ def flipped_bytes(scale: Scale, folder: Path) -> list[Row]:
         read()
         text = ", ".join(f"{n} {what}" for what, n in outcome.items())
         allowed = {"refused"} if title in strict else {"refused", "read"}
-        note = "" if title in strict else " (content is not covered by a digest: a picture or a name may differ)"
+        note = "" if title in strict else " (without `cnaps check`: a picture or a name may differ)"
         rows.append(
             Row(f"A flipped bit: {title}", f"{scale.flips} places", text + note, outcome.keys() <= allowed)
         )
     return rows
+
+
+def spoiled_files(scale: Scale, folder: Path) -> list[Row]:
+    """Files with a right digest and wrong content, of every format, by two processes."""
+    rows, half = [], scale.mutations // 2
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for each in fuzzing.FORMATS:
+            parts = [pool.submit(_spoil, each.title, folder / str(i), half, i * half) for i in range(2)]
+            found: Counter[str] = sum((part.result() for part in parts), Counter())
+            text = ", ".join(f"{count:,} {what}" for what, count in found.most_common(6))
+            ok = found.keys() <= {"loaded", "refused", "cannot be written"}
+            title = f"Wrong content under a right digest: {each.title}"
+            rows.append(Row(title, f"{2 * half:,} mutations", text, ok))
+    return rows
+
+
+def _spoil(title: str, folder: Path, count: int, start: int) -> Counter[str]:
+    (each,) = (each for each in fuzzing.FORMATS if each.title == title)
+    return fuzzing.outcomes(each, folder / title.replace(" ", "-"), count, start)
 
 
 CHECKS: tuple[Callable[[Scale, Path], list[Row]], ...] = (
@@ -261,5 +290,6 @@ CHECKS: tuple[Callable[[Scale, Path], list[Row]], ...] = (
     through_server,
     huge_images,
     flipped_bytes,
+    spoiled_files,
     mixed_requests,
 )

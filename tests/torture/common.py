@@ -24,7 +24,8 @@ from PIL import Image
 
 from cnaps import CNAPs, ModelConfig, load_model
 from cnaps.nn.backbones import register_backbone
-from cnaps.runtime.recogniser import Examples, Recogniser
+from cnaps.runtime.engine import open_engine
+from cnaps.runtime.task import Examples, FittedTask
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from conftest import small_backbone
@@ -41,13 +42,14 @@ class Scale:
     files: int = 10_000
     kills: int = 50  # of each of four kinds
     flips: int = 300  # a file
+    mutations: int = 10_000  # a format
     classes: int = 1_000
     context: int = 10_000
     side: int = 20_000
-    seconds: int = 180
+    seconds: int = 60
 
 
-QUICK = Scale(files=120, kills=3, flips=25, classes=40, context=200, side=20_000, seconds=5)
+QUICK = Scale(files=120, kills=3, flips=25, mutations=40, classes=40, context=200, side=20_000, seconds=5)
 
 
 @dataclass(frozen=True)
@@ -107,11 +109,13 @@ def encoded(image: np.ndarray, kind: str = "PNG") -> bytes:
     return buffer.getvalue()
 
 
-def small_task(model: CNAPs, classes: int = 3, shift: int = 0) -> Recogniser:
+def small_task(model: CNAPs, classes: int = 3, shift: int = 0) -> FittedTask:
     """Some digits, learned; other images for another shift."""
     images, labels = digits()
     rows = np.concatenate([np.flatnonzero(labels == d)[shift : shift + 5] for d in range(classes)])
-    return Recogniser.learn(model, Examples.read(images[rows], [f"digit {d}" for d in labels[rows]], 32))
+    return FittedTask.learn(
+        open_engine(model), Examples.read(images[rows], [f"digit {d}" for d in labels[rows]], 32)
+    )
 
 
 def example_folder(folder: Path) -> Path:

@@ -24,14 +24,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
 from cnaps import CNAPs
 from cnaps.data.collection import Collection
 from cnaps.episodes import Sampler, read_manifest
 from cnaps.errors import CnapsError
 from cnaps.nn.checkpoints import load_model
-from cnaps.runtime.recogniser import Examples, Recogniser
+from cnaps.runtime.engine import open_engine
+from cnaps.runtime.task import Examples, FittedTask
+from cnaps.runtime.taskfile import read_task, write_task
 from cnaps.training.config import TrainConfig
 from cnaps.training.distributed import World
 from cnaps.training.engine import Job, restore
@@ -44,6 +46,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "compatibility"))
 import make
 
 STORED = make.STORED
+CHECKPOINT = "checkpoints/step-00000001.safetensors"
 ODD: list[Any] = [
     None, True, False, -1, 0, 1, 2**31, 2**63, -(2**70), 10**400, 0.5, -0.0, 1e308, 1e-320, math.nan, math.inf,
     -math.inf, "", "x", "x" * 5000, "\x1b[2J", "\ud800", "²", "../../etc/passwd", "NaN", [], {}, [[]], [None],
@@ -88,7 +91,7 @@ def _paths(value: Any, above: tuple[Any, ...] = ()) -> Any:
 
 def change_tensors(tensors: dict[str, torch.Tensor], rng: np.random.Generator) -> dict[str, torch.Tensor]:
     """The same tensors with one thing about them changed."""
-    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    tensors = dict(tensors)
     name = sorted(tensors)[int(rng.integers(len(tensors)))]
     tensor = tensors[name]
     how = int(rng.integers(9))
@@ -109,7 +112,7 @@ def change_tensors(tensors: dict[str, torch.Tensor], rng: np.random.Generator) -
     elif tensor.numel():
         worst = [math.nan, math.inf, -math.inf, -1, 1e30, 3e38, 0]
         worst = worst if tensor.is_floating_point() else [-1, 2**40, 0]
-        flat = tensor.contiguous().view(-1)
+        flat = tensor.clone().contiguous().view(-1)
         some = rng.integers(0, flat.numel(), 1 if rng.random() < 0.5 else flat.numel())
         bad = worst[int(rng.integers(len(worst)))]
         with contextlib.suppress(RuntimeError):  # too large for the type
@@ -134,6 +137,16 @@ class Format:
     read: Callable[[Path], object]
 
 
+@cache
+def content(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+@cache
+def tensors_of(path: Path) -> dict[str, torch.Tensor]:
+    return load_file(path)
+
+
 def _digest(about: str, tensors: dict[str, torch.Tensor]) -> str:
     digest = hashlib.sha256(about.encode("utf-8", "surrogatepass"))
     for name, tensor in sorted(tensors.items()):
@@ -143,13 +156,13 @@ def _digest(about: str, tensors: dict[str, torch.Tensor]) -> str:
 
 
 def _metadata(path: Path) -> dict[str, str]:
-    data = path.read_bytes()
+    data = content(path)
     return json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
 
 
 def spoil_task(folder: Path, rng: np.random.Generator) -> None:
-    path = sorted(STORED.glob("task-*.safetensors"))[-1]
-    tensors, metadata = load_file(path), _metadata(path)
+    path = STORED / "task-2.safetensors"
+    tensors, metadata = tensors_of(path), _metadata(path)
     if rng.random() < 0.5:
         metadata["about"] = text_of(change(json.loads(metadata["about"]), rng), rng)
     else:
@@ -161,7 +174,7 @@ def spoil_task(folder: Path, rng: np.random.Generator) -> None:
     if rng.random() < 0.05:
         metadata["about"] = metadata.get("about", "") * 0
     metadata["digest"] = _digest(metadata.get("about", ""), tensors)
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "task", metadata)
+    (folder / "task").write_bytes(save({name: t.contiguous() for name, t in tensors.items()}, metadata))
 
 
 @cache
@@ -175,45 +188,44 @@ def pixels() -> torch.Tensor:
     return torch.randint(256, (6, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
 
-def read_task(folder: Path) -> None:
+def read_task_file(folder: Path) -> None:
     """Loaded, it must also answer, and be written again."""
-    found = Recogniser.load(folder / "task", whole_model())
+    found = read_task(folder / "task", whole_model())
     _check_answers(found)
-    found.save(folder / "again")
+    write_task(folder / "again", found)
 
 
-def _check_answers(found: Recogniser) -> None:
+def _check_answers(found: FittedTask) -> None:
     answers = found.probabilities(found.features(pixels()[:2]))
     assert np.isfinite(answers).all(), "it answers nonsense"
     assert np.allclose(answers.sum(1), 1), "it answers nonsense"
 
 
 def spoil_model(folder: Path, rng: np.random.Generator) -> None:
-    shutil.copytree(STORED / "model", folder / "model", dirs_exist_ok=True)
-    config = json.loads((folder / "model/config.json").read_text())
+    (folder / "model").mkdir(exist_ok=True)
+    config = json.loads(content(STORED / "model/config.json"))
+    weights = content(STORED / "model/model.safetensors")
     if rng.random() < 0.6:
         config = change(config, rng)
     else:
-        tensors = change_tensors(load_file(folder / "model/model.safetensors"), rng)
-        save_file({name: t.contiguous() for name, t in tensors.items()}, folder / "model/model.safetensors")
+        tensors = change_tensors(tensors_of(STORED / "model/model.safetensors"), rng)
+        weights = save({name: t.contiguous() for name, t in tensors.items()})
+    (folder / "model/model.safetensors").write_bytes(weights)
     config.pop("digest", None)
-    with contextlib.suppress(UnicodeEncodeError):
-        digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
-        digest.update((folder / "model/model.safetensors").read_bytes())
-        config["digest"] = digest.hexdigest()
+    config["digest"] = hashlib.sha256(json.dumps(config, sort_keys=True).encode() + weights).hexdigest()
     (folder / "model/config.json").write_text(text_of(config, rng))
 
 
 def read_model(folder: Path) -> None:
     """Loaded, it must also learn and answer."""
     model = load_model(folder / "model")
-    _check_answers(Recogniser.learn(model, Examples(pixels(), ["a", "b"] * 3)))
+    _check_answers(FittedTask.learn(open_engine(model), Examples(pixels(), ["a", "b"] * 3)))
 
 
 def spoil_collection(folder: Path, rng: np.random.Generator) -> None:
-    shutil.copytree(STORED / "collection", folder / "collection", dirs_exist_ok=True)
-    held = json.loads((STORED / "collection/collection.json").read_text())
-    held = change(held, rng)
+    if not (folder / "collection").exists():
+        shutil.copytree(STORED / "collection", folder / "collection")
+    held = change(json.loads(content(STORED / "collection/collection.json")), rng)
     if "digest" in held or rng.random() < 0.8:
         held.pop("digest", None)
         held["digest"] = hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()
@@ -231,24 +243,30 @@ def read_collection(folder: Path) -> None:
 
 
 def spoil_manifest(folder: Path, rng: np.random.Generator) -> None:
-    lines = (STORED / "tasks.jsonl").read_text().splitlines()
+    lines = content(STORED / "tasks.jsonl").decode().splitlines()
     at = int(rng.integers(len(lines)))
     lines[at] = text_of(change(json.loads(lines[at]), rng), rng)
     (folder / "tasks.jsonl").write_text("\n".join(lines) + "\n")
 
 
+@cache
+def whole_collection() -> Collection:
+    return Collection.open(STORED / "collection")
+
+
 def read_tasks(folder: Path) -> None:
     """Read, its tasks must be drawn from the collection."""
-    digits = Collection.open(STORED / "collection")
+    digits = whole_collection()
     for task in read_manifest(folder / "tasks.jsonl", {"digits": digits}):
         for rows in (*task.context, *task.targets):
             digits.read(rows)
 
 
 def spoil_run(folder: Path, rng: np.random.Generator) -> None:
-    shutil.copytree(STORED / "run", folder / "run", dirs_exist_ok=True)
-    (path,) = (folder / "run/checkpoints").glob("*.safetensors")
-    tensors, metadata = load_file(path), _metadata(path)
+    (folder / "run/checkpoints").mkdir(parents=True, exist_ok=True)
+    for name in ("config.json", "environment.json", CHECKPOINT):
+        (folder / "run" / name).write_bytes(content(STORED / "run" / name))
+    tensors, metadata = tensors_of(STORED / "run" / CHECKPOINT), _metadata(STORED / "run" / CHECKPOINT)
     which = rng.random()
     if which < 0.4:
         metadata["state"] = text_of(change(json.loads(metadata["state"]), rng), rng)
@@ -256,14 +274,16 @@ def spoil_run(folder: Path, rng: np.random.Generator) -> None:
         tensors = change_tensors(tensors, rng)
     else:
         name = str(rng.choice(["config.json", "environment.json"]))
-        spoiled = change(json.loads((folder / "run" / name).read_text()), rng)
+        spoiled = change(json.loads(content(STORED / "run" / name)), rng)
         (folder / "run" / name).write_text(text_of(spoiled, rng))
+        return
     digest = hashlib.sha256(metadata["state"].encode("utf-8", "surrogatepass"))
     for name in sorted(tensors):
         digest.update(name.encode())
         digest.update(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy().data)
     metadata["digest"] = digest.hexdigest()
-    save_file({name: t.contiguous() for name, t in tensors.items()}, path, metadata)
+    plain = {name: t.contiguous() for name, t in tensors.items()}
+    (folder / "run" / CHECKPOINT).write_bytes(save(plain, metadata))
 
 
 @cache
@@ -283,7 +303,7 @@ def read_run(folder: Path) -> None:
 
 
 def spoil_settings(folder: Path, rng: np.random.Generator) -> None:
-    config = change(json.loads((STORED / "run/config.json").read_text()), rng)
+    config = change(json.loads(content(STORED / "run/config.json")), rng)
     if rng.random() < 0.5:
         (folder / "settings.json").write_text(text_of(config, rng))
         (folder / "settings.toml").write_text("")
@@ -304,9 +324,10 @@ def spoil_project(folder: Path, rng: np.random.Generator) -> None:
     shutil.copytree(STORED / "project", folder / "project")
     path = folder / "project/project.json"
     held = change(json.loads(path.read_text()), rng)
-    if "digest" in held:
-        held.pop("digest")
-        held["digest"] = hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()
+    if rng.random() < 0.5:
+        held.pop("digest", None)
+        rest = json.dumps(held, sort_keys=True).encode()
+        held["digest"] = hashlib.blake2b(rest, digest_size=16).hexdigest()
     path.write_text(text_of(held, rng))
 
 
@@ -347,7 +368,7 @@ def read_archive(folder: Path) -> None:
 
 
 FORMATS = (
-    Format("task file", spoil_task, read_task),
+    Format("task file", spoil_task, read_task_file),
     Format("model", spoil_model, read_model),
     Format("collection", spoil_collection, read_collection),
     Format("manifest", spoil_manifest, read_tasks),
@@ -358,11 +379,12 @@ FORMATS = (
 )
 
 
-def outcomes(each: Format, folder: Path, count: int, seed: int = 0) -> Counter[str]:
+def outcomes(each: Format, folder: Path, count: int, start: int = 0) -> Counter[str]:
     """What came of so many spoiled files: loaded, refused, or the exception that is a bug."""
     found: Counter[str] = Counter()
-    for number in range(count):
-        rng = np.random.default_rng([seed, number])
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(start, start + count):
+        rng = np.random.default_rng(number)
         try:
             each.spoil(folder, rng)
         except (UnicodeEncodeError, OverflowError):

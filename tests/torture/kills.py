@@ -11,6 +11,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import independent
 import numpy as np
 import victims
 from common import BACKBONE, Row, Scale, digits, encoded, small_model, small_task, start
@@ -18,7 +19,7 @@ from common import BACKBONE, Row, Scale, digits, encoded, small_model, small_tas
 from cnaps import load_model
 from cnaps.data.collection import Collection, write_collection
 from cnaps.errors import CnapsError
-from cnaps.runtime.recogniser import Recogniser
+from cnaps.runtime.taskfile import read_task, write_task
 from cnaps.studio.store import Project
 from cnaps.training.checkpoint import load_checkpoint
 from cnaps.training.run import checkpoints
@@ -50,16 +51,25 @@ def saving(scale: Scale, folder: Path) -> list[Row]:
     model = small_model()
     tasks = [small_task(model, shift=shift) for shift in range(2)]
     known = [model.fingerprint(), small_model(1).fingerprint()]
-    tasks[0].save(here / "task.safetensors")
+    write_task(here / "task.safetensors", tasks[0])
     model.save(here / "model")
     for wait in _waits(scale, 0.2):
         process = start(victims.save_tasks_and_models, str(here))
         assert _kill(process, str(here), wait)
-        found = Recogniser.load(here / "task.safetensors", model)
-        whole = [bool((found.adapted.statistics.means == t.adapted.statistics.means).all()) for t in tasks]
+        independent.whole_task(here / "task.safetensors")
+        independent.whole_model(here / "model")
+        found = read_task(here / "task.safetensors", model)
+        whole = [bool((found.statistics.means == t.statistics.means).all()) for t in tasks]
         assert any(whole), "the task is neither the old nor the new one"
         assert load_model(here / "model").fingerprint() in known, "the model is neither the old nor the new one"
-    return [Row("SIGKILL while saving", f"{scale.kills} kills", "task and model always whole, old or new", True)]
+    return [
+        Row(
+            "SIGKILL while saving",
+            f"{scale.kills} kills",
+            "task and model always whole by their bytes, old or new",
+            True,
+        )
+    ]
 
 
 def training(scale: Scale, folder: Path) -> list[Row]:
@@ -95,6 +105,8 @@ def training(scale: Scale, folder: Path) -> list[Row]:
     for wait in _waits(scale, 1.0):
         process = start(victims.train, settings, str(folder / "killed"), str(folder / "ready"))
         alive += _kill(process, str(folder / "ready"), wait)
+        for path in checkpoints(folder / "killed"):
+            independent.whole_checkpoint(path)
     whole, killed = (load_checkpoint(finish(folder / name)) for name in ("whole", "killed"))
     same = (
         all((whole[0][name] == killed[0][name]).all() for name in whole[0]) and whole[0].keys() == killed[0].keys()
@@ -120,6 +132,7 @@ def preparing(scale: Scale, folder: Path) -> list[Row]:
         process = start(victims.prepare, str(source), str(dest), str(folder / "ready"), True)
         alive += _kill(process, str(folder / "ready"), wait)
         if dest.exists():
+            half += independent.whole_collection(dest) != 640
             found = Collection.open(dest)
             found.read(range(0, len(found), 40))
             fingerprint = fingerprint or found.fingerprint
@@ -143,6 +156,8 @@ def labelling(scale: Scale, folder: Path) -> list[Row]:
             time.sleep(0.005)  # until it is at work
         assert _kill(process, ready, wait)
         said = dict(line.split() for line in log.read_text().splitlines() if line.count(" ") == 1)
+        kept = independent.whole_project(here)
+        lost += sum(kept.get(key) != place for key, place in said.items())
         project = Project(here, victims.DecoderHere())  # type: ignore[arg-type]
         acknowledged = len(said)
         lost += sum(project.images.get(key, {}).get("place") != place for key, place in said.items())
@@ -167,7 +182,7 @@ def two_writers(scale: Scale, folder: Path) -> list[Row]:
     writers = [start(victims.save_one_task, str(path), shift, scale.kills * 2) for shift in range(2)]
     model, reads = small_model(), 0
     while any(writer.exitcode is None for writer in writers):
-        Recogniser.load(path, model)
+        read_task(path, model)
         reads += 1
         time.sleep(0.01)
     for writer in writers:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-import torch
 import victims
 from common import (
     Row,
@@ -30,8 +29,10 @@ from common import (
 from cnaps import load_model
 from cnaps.data.prepare import prepare
 from cnaps.errors import CnapsError
-from cnaps.runtime.recogniser import Examples, Recogniser
+from cnaps.runtime.engine import open_engine
 from cnaps.runtime.results import Result, write_results
+from cnaps.runtime.task import Examples, FittedTask
+from cnaps.runtime.taskfile import read_task, write_task
 from cnaps.studio.store import Project
 from cnaps.training.checkpoint import load_checkpoint, save_checkpoint
 
@@ -62,7 +63,7 @@ def _writers(disk: Path, source: Path) -> dict[str, Callable[[], object]]:
 
     results = [Result(f"image {i}", (("a", 0.5), ("b", 0.5))) for i in range(2000)]
     return {
-        "task file": lambda: small_task(model).save(disk / "task"),
+        "task file": lambda: write_task(disk / "task", small_task(model)),
         "model": lambda: model.save(disk / "model"),
         "checkpoint": lambda: save_checkpoint(disk / "step", dict(model.state_dict()), {"step": 1}),
         "results": lambda: write_results(disk / "results.csv", results, []),
@@ -92,14 +93,14 @@ def full_disk(scale: Scale, folder: Path) -> list[Row]:
             return [Row("A full disk", "not tried", "this user may not mount a small disk", True)]
         model = small_model()
         task = small_task(model)
-        task.save(disk / "task")
+        write_task(disk / "task", task)
         model.save(disk / "model")
         save_checkpoint(disk / "step", dict(model.state_dict()), {"step": 0})
         with contextlib.suppress(OSError), (disk / "ballast").open("wb", buffering=0) as ballast:
             while ballast.write(b"x" * 512):
                 pass
         told, other = _refusals(_writers(disk, source))
-        Recogniser.load(disk / "task", model)
+        read_task(disk / "task", model)
         same = load_model(disk / "model").fingerprint() == model.fingerprint()
         same = same and load_checkpoint(disk / "step")[1] == {"step": 0}
         left = [path.name for path in disk.rglob("*.tmp")]
@@ -190,10 +191,10 @@ def odd_names(scale: Scale, folder: Path) -> list[Row]:
     return [Row("Odd names of classes and files", f"{len(ODD)} names", text, ok)]
 
 
-def _learn(pixels: np.ndarray, labels: list[str]) -> tuple[Recogniser, float]:
+def _learn(pixels: np.ndarray, labels: list[str]) -> tuple[FittedTask, float]:
     begun = time.monotonic()
-    tensor = torch.from_numpy(np.ascontiguousarray(pixels)).permute(0, 3, 1, 2)
-    return Recogniser.learn(light_model(), Examples(tensor, list(labels))), time.monotonic() - begun
+    planes = np.ascontiguousarray(pixels).transpose(0, 3, 1, 2)
+    return FittedTask.learn(open_engine(light_model()), Examples(planes, list(labels))), time.monotonic() - begun
 
 
 def _patches(count: int) -> np.ndarray:
@@ -206,10 +207,10 @@ def _patches(count: int) -> np.ndarray:
     return np.stack([pages[page][y : y + 32, x : x + 32] for y, x, page in corners])
 
 
-def _sound(recogniser: Recogniser, pixels: np.ndarray) -> np.ndarray:
+def _sound(fitted: FittedTask, pixels: np.ndarray) -> np.ndarray:
     """Probabilities, checked to be such, of images and after saving."""
-    tensor = torch.from_numpy(np.ascontiguousarray(pixels)).permute(0, 3, 1, 2)
-    found = recogniser.probabilities(recogniser.features(tensor))
+    planes = np.ascontiguousarray(pixels).transpose(0, 3, 1, 2)
+    found = fitted.probabilities(fitted.features(planes))
     assert np.isfinite(found).all()
     assert np.allclose(found.sum(1), 1)
     return found
@@ -222,8 +223,8 @@ def extreme_tasks(scale: Scale, folder: Path) -> list[Row]:
     task, _ = _learn(patches, [f"class {i:04d}" for i in range(scale.classes)])
     found = _sound(task, patches[:100])
     right = int((found.argmax(1) == np.arange(len(found))).sum())
-    task.save(folder / "many")
-    again = Recogniser.load(folder / "many", light_model())
+    write_task(folder / "many", task)
+    again = read_task(folder / "many", light_model())
     size = (folder / "many").stat().st_size / 1e6
     same = np.allclose(_sound(again, patches[:5]), found[:5], atol=2e-3)
     rows.append(Row(

@@ -7,6 +7,7 @@ kept in out/torture.json.
 from __future__ import annotations
 
 import json
+import platform
 import sys
 import tempfile
 import time
@@ -17,9 +18,12 @@ from typing import Any
 import broken
 import kills
 import limits
+import torch
 from common import QUICK, Row, Scale
 
+from cnaps import __version__
 from cnaps.files import write_json, write_text
+from cnaps.parallel import cpu_count
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, KEPT = ROOT / "docs" / "reliability.md", ROOT / "out" / "torture.json"
@@ -31,6 +35,8 @@ TEXT = """# Reliability: what was tried, and what happened
 Written by `make torture`, which does all of this to the package as it is and fails where something breaks. Images
 are pieces of two photographs and handwritten digits that come with scikit-learn; what is random has a fixed seed.
 
+{header}
+
 {table}
 
 What these mean:
@@ -38,8 +44,10 @@ What these mean:
 - Every file is written beside its target and then renamed over it; a folder is exchanged in one step where the
   system can (Linux). A process that is killed may leave a hidden `.name.*.tmp` behind, which nothing reads; the
   studio moves those of its project to its trash when it opens it.
-- Task files, model folders and training checkpoints carry a digest of their content. Collections do not, so that
-  opening one costs nothing: a damaged picture is noticed only if it cannot be decoded.
+- Task files, model folders, training checkpoints and collections carry a digest of their content. The digest of a
+  collection's images is looked at by `cnaps check` alone, so that opening one costs nothing.
+- A digest shows damage, not nonsense. Mutations change values, types, sizes and names and write the digest anew;
+  each is loaded and then answers sensibly, or is refused with one sentence.
 - The server decodes images in processes of their own. A file that breaks, stalls or floods a decoder costs that
   process alone.
 - The command line decodes in threads of its own process: a bug in an image library that ends the process ends the
@@ -49,6 +57,7 @@ What these mean:
 
 def main(arguments: list[str]) -> int:
     """Run the checks; 1 where one failed."""
+    started = time.monotonic()
     scale = QUICK if "--quick" in arguments else Scale()
     names = [name for name in arguments if name in CHECKS] or list(CHECKS)
     kept: dict[str, list[Any]] = json.loads(KEPT.read_text()) if KEPT.exists() and scale == Scale() else {}
@@ -74,19 +83,25 @@ def main(arguments: list[str]) -> int:
                 write_json(KEPT, kept)
     rows = [Row(*values) for each in CHECKS for values in kept.get(each, ())]
     if scale == Scale() and kept.keys() >= CHECKS.keys():
-        write_page(rows, scale.files)
+        write_page(rows, scale.files, time.monotonic() - started)
     failed = sum(not row.ok for row in rows)
     print(f"{len(rows) - failed} of {len(rows)} as they should be")
     return int(failed > 0)
 
 
-def write_page(rows: list[Row], files: int) -> None:
+def header(seconds: float) -> str:
+    """When, with which versions and on what."""
+    system = f"Python {platform.python_version()}, torch {torch.__version__}, {cpu_count()} processors"
+    return f"{time.strftime('%Y-%m-%d')}, cnaps {__version__} ({system}), in {seconds / 60:.0f} minutes:"
+
+
+def write_page(rows: list[Row], files: int, seconds: float) -> None:
     """The table, in docs/reliability.md."""
     lines = ["| what | how much | what happened | |", "| --- | --- | --- | --- |"]
     for row in rows:
         cells = " | ".join(_cell(text) for text in (row.what, row.tried, row.happened))
         lines.append(f"| {cells} | {'✓' if row.ok else '✗'} |")
-    write_text(PAGE, TEXT.format(table="\n".join(lines), files=files))
+    write_text(PAGE, TEXT.format(header=header(seconds), table="\n".join(lines), files=files))
     print(f"wrote {PAGE}")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from common import digits, encoded, small_model, small_task
 
+from cnaps.runtime.taskfile import write_task
 from cnaps.serving.decoding import Decoded, _decode
 
 
@@ -75,7 +76,7 @@ def save_one_task(path: str, shift: int, times: int) -> None:
     """One of several writers of one file."""
     task = small_task(small_model(), shift=shift)
     for _ in range(times):
-        task.save(path)
+        write_task(path, task)
 
 
 def _ready(folder: str) -> None:

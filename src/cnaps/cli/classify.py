@@ -12,8 +12,8 @@ import typer
 from cnaps.cli.common import FORCE, SOME_SKIPPED, echo, warn
 
 if TYPE_CHECKING:
-    from cnaps.runtime.recogniser import Recogniser
     from cnaps.runtime.results import Result, Skipped
+    from cnaps.runtime.task import FittedTask
 
 _CODES = (
     "Exit codes: 0 every image was classified; 2 nothing was done, the message says why; "
@@ -60,12 +60,16 @@ def classify(
     labelled = find_examples(examples)
     files = find_images(images)
     _check_outputs(out, report, save, read_by([examples, *files, *_paths(labelled)], [*images, model]), force)
-    recogniser = _learn(labelled, model, flip, device)
-    results, skipped = _classify_files(recogniser, files, top)
+    fitted, left_out = _learn(labelled, model, flip, device)
+    results, skipped = _classify_files(fitted, files, top)
     if save is not None:
-        recogniser.save(save)
+        from cnaps.runtime.taskfile import write_task
+
+        write_task(save, fitted)
     _write(results, skipped, out, report, labelled)
     _finish(results, skipped, [path for path in (out, report, save) if path is not None])
+    if left_out:
+        raise typer.Exit(SOME_SKIPPED)
 
 
 def fit(
@@ -81,12 +85,15 @@ def fit(
 
     labelled = find_examples(examples)
     _check_outputs(None, None, task, read_by([examples, *_paths(labelled)], [model]), force)
-    recogniser = _learn(labelled, model, flip, device)
-    recogniser.save(task)
+    fitted, left_out = _learn(labelled, model, flip, device)
+    from cnaps.runtime.taskfile import write_task
+
+    write_task(task, fitted)
     echo(
-        f"wrote {task}: {len(recogniser.names)} classes from {recogniser.adapted.seen} images, "
-        f"{task.stat().st_size / 1000:.0f} KB"
+        f"wrote {task}: {len(fitted.names)} classes from {fitted.seen} images, {task.stat().st_size / 1000:.0f} KB"
     )
+    if left_out:
+        raise typer.Exit(SOME_SKIPPED)
 
 
 def predict(
@@ -107,7 +114,7 @@ def predict(
     from cnaps.errors import InputError
     from cnaps.files import check_output
     from cnaps.images.finding import find_images
-    from cnaps.runtime.recogniser import Recogniser
+    from cnaps.runtime.taskfile import read_task
 
     if engine not in ("here", "ray"):
         raise InputError(f"there is no engine {engine!r}: here or ray")
@@ -126,7 +133,7 @@ def predict(
     else:
         files = find_images(images)
         _check_outputs(out, report, None, read_by(files, [*images, task, model]), force)
-        results, skipped = _classify_files(Recogniser.load(task, model), files, top)
+        results, skipped = _classify_files(read_task(task, model), files, top)
     _write(results, skipped, out, report, [])
     _finish(results, skipped, [path for path in (out, report) if path is not None])
 
@@ -139,29 +146,30 @@ def export(
 ) -> None:
     """Turn a task into an ONNX file that needs nothing of this package."""
     from cnaps.files import check_output
-    from cnaps.runtime.recogniser import Recogniser
+    from cnaps.runtime.taskfile import read_task
 
     check_output(onnx, (".onnx",), inputs=read_by([], [task, model]), force=force)
-    recogniser = Recogniser.load(task, model)
-    recogniser.export_onnx(onnx)
-    size = recogniser.image_size
+    fitted = read_task(task, model)
+    from cnaps.runtime.export import export_onnx
+
+    export_onnx(fitted, onnx)
     echo(
-        f"wrote {onnx}: uint8 RGB images (batch, 3, {size}, {size}) to probabilities of {len(recogniser.names)} "
+        f"wrote {onnx}: uint8 RGB images of any size to probabilities of {len(fitted.names)} "
         f"classes, {onnx.stat().st_size / 1e6:.1f} MB"
     )
 
 
 def models() -> None:
     """List the models that come with the package."""
-    from cnaps.nn.checkpoints import DEFAULT_MODEL, list_models, load_model
+    from cnaps.runtime.bundle import read_bundle
+    from cnaps.weights import DEFAULT_MODEL, INSTALLED, list_models
 
     for name in list_models():
-        model = load_model(name)
+        model = read_bundle(INSTALLED / name)
         default = " (default)" if name == DEFAULT_MODEL else ""
-        numbers = sum(value.numel() for value in model.state_dict().values())
         echo(
-            f"{name}{default}: {model.config.backbone}, {model.config.adaptation}, head {model.config.head}, "
-            f"images of {model.image_size} pixels, {numbers / 1e6:.1f} million numbers"
+            f"{name}{default}: {model.settings['backbone']}, {model.settings['adaptation']}, "
+            f"head {model.settings['head']}, images of {model.image_size} pixels"
         )
 
 
@@ -193,14 +201,16 @@ def read_by(files: Iterable[Path], named: Iterable[str | Path | None]) -> list[P
     ]
 
 
-def _learn(labelled: list[tuple[Path, str]], model: str | None, flip: bool, device: str) -> Recogniser:
+def _learn(labelled: list[tuple[Path, str]], model: str | None, flip: bool, device: str) -> tuple[FittedTask, int]:
+    """What was learned, and how many examples could not be read."""
     from cnaps.errors import CnapsError, DataError
-    from cnaps.nn.checkpoints import DEFAULT_MODEL
-    from cnaps.runtime.recogniser import Examples, Recogniser, check_enough, open_model
+    from cnaps.runtime.engine import open_engine
+    from cnaps.runtime.task import Examples, FittedTask, check_enough
+    from cnaps.weights import DEFAULT_MODEL
 
     labels = [label for _, label in labelled]
     check_enough(labels)
-    network, source = open_model(model or DEFAULT_MODEL, device)
+    engine = open_engine(model or DEFAULT_MODEL, device)
     broken: set[int] = set()
 
     def on_error(index: int, error: CnapsError) -> None:
@@ -208,16 +218,16 @@ def _learn(labelled: list[tuple[Path, str]], model: str | None, flip: bool, devi
         warn(f"{error}: this example is left out")
 
     files = [path for path, _ in labelled]
-    examples = Examples.read(files, labels, network.image_size, on_error)
+    examples = Examples.read(files, labels, engine.image_size, on_error)
     lost = sorted(set(labels) - set(map(str, examples.names)))
     if lost:
         raise DataError(f"no image of the class {lost[0]!r} can be read: add some, or remove the class")
     for concern in examples.concerns([str(path) for i, path in enumerate(files) if i not in broken]):
         warn(concern)
-    return Recogniser.learn(network, examples, flip=flip, source=source)
+    return FittedTask.learn(engine, examples, flip=flip), len(broken)
 
 
-def _classify_files(recogniser: Recogniser, files: list[Path], top: int) -> tuple[list[Result], list[Skipped]]:
+def _classify_files(fitted: FittedTask, files: list[Path], top: int) -> tuple[list[Result], list[Skipped]]:
     from cnaps.errors import CnapsError, DataError
     from cnaps.progress import progress_bar
     from cnaps.runtime.results import Result, Skipped
@@ -230,9 +240,9 @@ def _classify_files(recogniser: Recogniser, files: list[Path], top: int) -> tupl
 
     with progress_bar() as bar:
         row = bar.add_task("classifying", total=len(files), note="")
-        for where, probabilities in recogniser.predict(files, on_error):
+        for where, probabilities in fitted.predict(files, on_error):
             for index, each in zip(where, probabilities, strict=True):
-                results.append(Result.of(str(files[index]), recogniser.names, each, top))
+                results.append(Result.of(str(files[index]), fitted.names, each, top))
             bar.update(row, completed=len(results) + len(skipped))
     if not results:
         raise DataError(f"none of the {len(files)} images can be read; the first: {skipped[0].reason}")

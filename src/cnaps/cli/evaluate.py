@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cnaps.cli.common import echo
+from cnaps.cli.common import echo, warn
 
 if TYPE_CHECKING:
     from cnaps.data.collection import Collection
+    from cnaps.paper.experiments.evaluation import TaskSet
     from cnaps.paper.experiments.reporting import Report
 
 Data = Annotated[list[Path], typer.Argument(help="Collections, or folders that hold some.", metavar="DATA...")]
@@ -84,6 +85,7 @@ def evaluate(
         limits = Limits(min_ways=min(5, most), max_ways=most, max_context=max(max_context, most))
         options = {"limits": limits, "seed": seed, "ways": ways, "shots": shots, "targets": targets}
         task_set = TaskSet.draw(collections, None if split == "all" else split, tasks, **options)
+    warn_of_seen(model, task_set)
     found = compare(model, names_of(chosen), task_set, out, size=size, calibration=calibration)
     if found is None:
         return
@@ -129,7 +131,7 @@ def start_processes(processes: int, results: Path | None = None) -> None:
         from cnaps.training.distributed import launch
 
         raise typer.Exit(launch(processes))
-    from cnaps.parallel import configure_threads
+    from cnaps.nn.devices import configure_threads
 
     configure_threads()
 
@@ -146,6 +148,16 @@ def unseen_sets(collections: list[str], given: str | None, model: str) -> list[s
     if missing:
         raise InputError(f"--unseen: no data set named {', '.join(missing)}")
     return names_of(given)
+
+
+def warn_of_seen(model: str, tasks: TaskSet) -> None:
+    """Say which classes of the tasks the model was trained on."""
+    if os.environ.get("RANK", "0") == "0":
+        from cnaps.nn.checkpoints import load_model
+        from cnaps.paper.experiments.evaluation import seen_in_training
+
+        for sentence in seen_in_training(load_model(model), tasks, model):
+            warn(sentence)
 
 
 def finish(report: Report, out: Path) -> None:

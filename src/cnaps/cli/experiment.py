@@ -8,7 +8,16 @@ from typing import Annotated
 
 import typer
 
-from cnaps.cli.evaluate import Data, finish, label_of, names_of, open_collections, start_processes, unseen_sets
+from cnaps.cli.evaluate import (
+    Data,
+    finish,
+    label_of,
+    names_of,
+    open_collections,
+    start_processes,
+    unseen_sets,
+    warn_of_seen,
+)
 
 app = typer.Typer(no_args_is_help=True, help="Run an experiment of the paper and write its tables and pictures.")
 
@@ -68,6 +77,7 @@ def _comparison(name: str, default: str, title: str, text: str) -> Callable[...,
         limits = Limits(min_ways=min(5, most), max_ways=most, max_context=max_context)
         collections = open_collections(data, None if split == "all" else split)
         task_set = TaskSet.draw(collections, None if split == "all" else split, tasks, limits=limits)
+        warn_of_seen(model, task_set)
         found = compare(model, names_of(chosen), task_set, out)
         if found is not None:
             found |= {"name": name, "title": title, "note": text, "against": label_of(chosen)}

@@ -37,7 +37,7 @@ def studio(
     browser: bool = typer.Option(True, "--browser/--no-browser", help="Open the page."),
 ) -> None:
     """Teach a classifier in the browser: everything stays on this machine."""
-    from cnaps.nn.checkpoints import DEFAULT_MODEL
+    from cnaps.weights import DEFAULT_MODEL
 
     _uvicorn()
     from cnaps.studio.folders import import_folder, project_for
@@ -72,11 +72,11 @@ def serve(
 ) -> None:
     """Answer predictions over HTTP: POST /predict of a task, /tasks/NAME/predict of a folder; see /docs."""
     uvicorn = _uvicorn()
-    from cnaps.serving.app import create_serving, open_tasks
-
     token = _token(host)
     options: dict[str, Any] = {"task": str(task), "model": model, "token": token, "max_waiting": max_waiting}
     with _socket(host, port) as socket:
+        from cnaps.serving.app import create_serving, open_tasks
+
         address = _address(host, port := socket.getsockname()[1], token)
         if workers == 1:
             app = create_serving(**options)

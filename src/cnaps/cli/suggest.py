@@ -31,20 +31,20 @@ def suggest(
     from cnaps.files import check_output, escaped, write_text
     from cnaps.images.finding import find_images
     from cnaps.paper.experiments.reporting import Table
-    from cnaps.runtime.recogniser import Recogniser
     from cnaps.runtime.suggest import suggest
+    from cnaps.runtime.taskfile import read_task
 
     files = find_images(pool)
     inputs = read_by(files, [*pool, task, model])
     check_output(out, (".csv",), inputs=inputs, force=force)
     check_output(sheet, (".png",), inputs=inputs, force=force)
-    recogniser = Recogniser.load(task, model)
+    fitted = read_task(task, model)
     broken: list[str] = []
 
     def on_error(index: int, error: CnapsError) -> None:
         broken.append(str(error))
 
-    found = suggest(recogniser, files, count, strategy, seed=seed, on_error=on_error)
+    found = suggest(fitted, files, count, strategy, seed=seed, on_error=on_error)
     if not found:
         raise DataError(f"none of the {len(files)} images can be read; the first: {broken[0]}")
     table = Table("", ["path", "score", "label", "probability"])

@@ -115,6 +115,11 @@ class Collection:
         """The rows of a class."""
         return range(int(self.offsets[class_index]), int(self.offsets[class_index + 1]))
 
+    def classes_of(self, split: str | None) -> list[str]:
+        """The names of the classes of a split; of None or "all", every one."""
+        chosen = range(len(self.classes)) if split in (None, "all") else self.splits.get(str(split), [])
+        return [self.classes[index] for index in chosen]
+
     def class_of(self, rows: Sequence[int]) -> np.ndarray:
         """The class index of each row."""
         return np.searchsorted(self.offsets, np.asarray(rows), side="right") - 1
@@ -182,7 +187,7 @@ def _check_held(held: Any, path: Path) -> None:
     if isinstance(form, int) and form > FORMAT:
         raise DataError(f"{path} was written by a newer version of cnaps; update cnaps to read it")
     values.count(form, "the format", 1)
-    if "digest" in held and held["digest"] != metadata_digest(held):
+    if ("digest" in held or "images_digest" in held) and held.get("digest") != metadata_digest(held):
         raise ValueError(f"{METADATA} does not fit its digest")
     values.name(held["name"], "the name")
     values.count(held["size"], "the size of images", 1, 4096)
@@ -218,6 +223,15 @@ def images_digest(path: Path) -> str:
     """Of the whole file of images."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def class_fingerprint(names: Iterable[str]) -> str:
+    """Of a set of classes by their names, in whichever collection they are.
+
+    >>> class_fingerprint(["oak", "elm"]) == class_fingerprint(["elm", "oak"])
+    True
+    """
+    return hashlib.sha256(json.dumps(sorted(names)).encode()).hexdigest()[:16]
 
 
 def find_collections(folder: str | Path) -> list[Collection]:

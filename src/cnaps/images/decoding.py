@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.PngImagePlugin import PngInfo
 
 from cnaps.errors import DataError
@@ -21,8 +22,11 @@ ImageLike: TypeAlias = str | Path | bytes | Image.Image | np.ndarray
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF", "ICO", "TGA", "PCX")
 SUFFIXES = frozenset({
     ".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".gif", ".bmp", ".dib", ".tif", ".tiff", ".webp",
-    ".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".avif", ".ico", ".tga", ".pcx",
+    ".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".avif", ".ico", ".tga", ".pcx", ".heic", ".heif", ".hif",
+    # not read, but nobody's photographs are passed over without a word
+    ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".rw2", ".raf", ".jxl", ".psd", ".svg",
 })  # fmt: skip
+_HEIC = (b"heic", b"heix", b"hevc", b"mif1", b"msf1")  # as such files name themselves
 _LOSSLESS_SIDE = 32  # below this JPEG's 8x8 blocks are visible and save next to nothing
 
 
@@ -110,7 +114,31 @@ def _open(source: ImageLike) -> Image.Image:
         return source
     if isinstance(source, np.ndarray):
         return _from_array(source)
-    return Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS)
+    try:
+        return Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS)
+    except UnidentifiedImageError:
+        start = source[:32] if isinstance(source, bytes) else _start(source)
+        if start[4:8] != b"ftyp" or not any(brand in start for brand in _HEIC):
+            raise
+    if not read_heic():
+        raise ValueError("HEIC photographs need one more package: pip install 'cnaps[heic]'")
+    return Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=("HEIF",))
+
+
+@cache
+def read_heic() -> bool:
+    """Teach Pillow to read HEIC, what telephones photograph in; whether the package for it is there."""
+    try:
+        import pillow_heif
+    except ImportError:
+        return False
+    pillow_heif.register_heif_opener()
+    return True
+
+
+def _start(path: str | Path) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(32)
 
 
 def _from_array(array: np.ndarray) -> Image.Image:

@@ -9,19 +9,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
-import torch
+from array_api_compat import is_torch_array
 from PIL import Image
-from torch import Tensor
 
 from cnaps.errors import CnapsError, DataError, InputError
 from cnaps.images.decoding import load_image, to_array
 from cnaps.parallel import cpu_count, read_ahead
 
-ImageInput: TypeAlias = str | os.PathLike[str] | bytes | Image.Image | np.ndarray | Tensor
-Images: TypeAlias = Iterable[ImageInput] | np.ndarray | Tensor
+ImageInput: TypeAlias = Any  # str, os.PathLike, bytes, Image.Image, np.ndarray or torch.Tensor
+Images: TypeAlias = Iterable[ImageInput]
 OnError: TypeAlias = Callable[[int, CnapsError], None]
 
 MIN_SIDE = 4  # pixels: below it there is nothing to see
@@ -32,10 +31,10 @@ _AHEAD = 4  # batches in flight
 def read_pixels(source: ImageInput, size: int) -> np.ndarray:
     """One image of any kind as uint8 (size, size, 3).
 
-    >>> read_pixels(torch.ones(3, 20, 30), 8).shape
+    >>> read_pixels(np.ones((20, 30, 3)), 8).shape
     (8, 8, 3)
     """
-    if isinstance(source, Tensor):
+    if is_torch_array(source):
         source = _tensor_as_array(source)
     if isinstance(source, np.ndarray):
         _check_values(source)
@@ -59,7 +58,7 @@ def as_images(images: Images) -> Iterable[ImageInput]:
     """One image after the other: arrays and tensors are taken apart along their first dimension."""
     if isinstance(images, str | bytes | os.PathLike | Image.Image):
         raise InputError(f"several images are expected; put the one {type(images).__name__} in a list: [image]")
-    if isinstance(images, Tensor) and images.ndim != 4:
+    if is_torch_array(images) and images.ndim != 4:
         raise InputError(f"a tensor of images has the shape (N, 3, H, W), not {tuple(images.shape)}")
     if isinstance(images, np.ndarray) and images.dtype.kind not in "OUST":
         single = images.ndim == 2 or (images.ndim == 3 and images.shape[2] in (3, 4))
@@ -80,7 +79,7 @@ def stream(
     batch_size: int = BATCH,
     threads: int | None = None,
     on_error: OnError | None = None,
-) -> Iterator[tuple[list[int], Tensor]]:
+) -> Iterator[tuple[list[int], np.ndarray]]:
     """Batches of positions and pixels, uint8 (n, 3, size, size), in the order given.
 
     A broken image is handed to `on_error` with its position and left out; without `on_error` it is raised.
@@ -113,11 +112,11 @@ def stream(
         yield where, _stack(batch)
 
 
-def _stack(arrays: list[np.ndarray]) -> Tensor:
-    return torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2)  # (n, 3, S, S), channels last in memory
+def _stack(arrays: list[np.ndarray]) -> np.ndarray:
+    return np.stack(arrays).transpose(0, 3, 1, 2)  # (n, 3, S, S), channels last in memory
 
 
-def _tensor_as_array(tensor: Tensor) -> np.ndarray:
+def _tensor_as_array(tensor: Any) -> np.ndarray:
     array: np.ndarray = tensor.detach().cpu().numpy()
     channels_first = array.ndim == 3 and array.shape[0] in (1, 3, 4) and array.shape[2] not in (3, 4)
     return array.transpose(1, 2, 0) if channels_first else array

@@ -47,6 +47,11 @@ class FilmGenerator(nn.Module):
 
     def forward(self, z: Tensor) -> tuple[SiteFilm, ...]:
         """(inputs,) -> for each site (gamma (C,), beta (C,))."""
+        parts = self.vector(z).split(self.sizes)
+        return tuple(zip(parts[::2], parts[1::2], strict=True))
+
+    def vector(self, z: Tensor) -> Tensor:
+        """(inputs,) -> gamma and beta of one site behind those of the other, in one row."""
         h = F.relu(self.first(z.expand(self.first.count, -1)))  # (V or 1, width)
         h = h.expand(len(self.sizes), -1)
         for layer in self.hidden:
@@ -55,8 +60,7 @@ class FilmGenerator(nn.Module):
         rows = torch.cat([weight @ x for weight, x in networks]) + self.last_bias  # (sum of C,)
         if self.residual:
             rows = rows + h.flatten()
-        parts = (rows * self.regulariser + self.identity).split(self.sizes)
-        return tuple(zip(parts[::2], parts[1::2], strict=True))
+        return rows * self.regulariser + self.identity
 
     @torch.no_grad()
     def set_regulariser(self, value: float) -> None:
@@ -119,12 +123,12 @@ class FilmAdaptation(nn.Module):
         return len(self.stage_encoders) > 0
 
     def stage_film(
-        self, stage: int, task_embedding: Tensor, pooled: Tensor | None, labels: Tensor
+        self, stage: int, task_embedding: Tensor, pooled: Tensor | None, members: Tensor
     ) -> tuple[SiteFilm, ...]:
-        """FiLM of one stage from z_G (E,) and the pooled activations before it (N, C)."""
+        """FiLM of one stage from z_G (E,), the pooled activations before it (N, C) and their classes (ways, N)."""
         z = task_embedding
         if pooled is not None:
-            z = torch.cat([self.stage_encoders[stage](pooled, labels), z])
+            z = torch.cat([self.stage_encoders[stage](pooled, members), z])
         return self.generators[stage](z)
 
     def regularization(self) -> Tensor:

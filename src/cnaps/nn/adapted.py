@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from cnaps.errors import InputError
-from cnaps.nn.backbones.base import pool
+from cnaps.maths.heads import Classifier
+from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.checks import check_images, check_labels
 from cnaps.nn.film import Film
 from cnaps.nn.heads import Head
-from cnaps.nn.statistics import ClassStatistics
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -47,7 +47,7 @@ class Adapted:
         self.statistics = statistics
         self.task_embedding = task_embedding  # z_G
         self.seen = seen  # images read so far
-        self.context_features: Tensor | None = None  # (N, d) of the context itself; kept for training only
+        self.context_features: Tensor | None = None  # (N, d) of the context itself
 
     def update(self, images: Tensor, labels: Tensor, *, mode: str = "fixed") -> Adapted:
         """The classifier after more examples, of known classes or new ones; earlier images are not needed.
@@ -81,13 +81,13 @@ class Adapted:
             embedding = self.model._task_embedding(images.to(self.model.device), default_chunk(self.model.device))
             embedding = running_mean(self.task_embedding, self.seen, embedding, len(images))
         classes = torch.cat([self.classes, new[~torch.isin(new, self.classes)]])
-        place = (new[:, None] == classes).int().argmax(1)
+        place = (new[:, None] == classes).int().argmax(1).tolist()
         merged = self.statistics.merge(added, place, len(classes))
         classes, order = classes.sort()
         return self._with(
             film=film,
             classes=classes,
-            statistics=merged.select(order),
+            statistics=merged.select(order.tolist()),
             task_embedding=embedding,
             seen=self.seen + len(images),
             **kept,
@@ -100,8 +100,8 @@ class Adapted:
         unknown = gone - set(known)
         if unknown:
             raise InputError(f"cannot forget {', '.join(map(str, sorted(unknown)))}: no such class")
-        keep = torch.tensor([i for i, label in enumerate(known) if label not in gone], dtype=torch.long)
-        if len(keep) == 0:
+        keep = [i for i, label in enumerate(known) if label not in gone]
+        if not keep:
             raise InputError("cannot forget every class: at least one must remain")
         return self._with(classes=self.classes[keep], statistics=self.statistics.select(keep))
 
@@ -113,6 +113,7 @@ class Adapted:
         """A copy with other parts. The folded network lives on with its FiLM, so that small updates are cheap."""
         changed = copy(self)
         changed.__dict__.pop("_fixed_classifier", None)
+        changed.context_features = None
         if changes.get("film", self.film) is not self.film:
             changed.__dict__.pop("_folded_network", None)
         changed.__dict__.update(changes)
@@ -141,7 +142,7 @@ class Adapted:
             return self.classes[self.logits(images).argmax(1).cpu()]
 
     @property
-    def classifier(self) -> nn.Module:
+    def classifier(self) -> Classifier:
         """From embedded features (M, d) to logits (M, C)."""
         return self.model.head.classifier(self.statistics)
 
@@ -153,7 +154,7 @@ class Adapted:
         if self.model.config.backbone_norm == "batch":
             raise InputError("a model that normalises by batch statistics cannot be folded")
         with torch.no_grad():
-            return nn.Sequential(self._network(fuse=False), self._fixed_classifier).eval()
+            return _Folded(self._network(fuse=False), self._fixed_classifier).eval()
 
     def export_onnx(self, path: str | PathLike[str], image_size: int | None = None) -> None:
         """Write the folded network as ONNX: float images (batch, 3, S, S) to logits (batch, C)."""
@@ -170,12 +171,17 @@ class Adapted:
             film=self.film.detach(),
             statistics=statistics,
             task_embedding=self.task_embedding.detach(),
-            context_features=None,
         )
 
     def keep(self, modules: list[nn.Module]) -> None:
         """Predict with the folded stem and stages that read the context, instead of folding them again."""
-        self.__dict__["_folded_network"] = self._network_of(modules)
+        self.__dict__["_folded_network"] = AdaptedNetwork(
+            modules[0],
+            modules[1:],
+            self.model.backbone.pools[1:],
+            self.model.head,
+            self.model.config.features == "all",
+        )
 
     @cached_property
     def _folded_network(self) -> AdaptedNetwork:
@@ -183,37 +189,45 @@ class Adapted:
             return self._network()
 
     @cached_property
-    def _fixed_classifier(self) -> nn.Module:
+    def _fixed_classifier(self) -> Classifier:
         with torch.no_grad():
             return self.classifier
 
     def _network(self, *, fuse: bool = True) -> AdaptedNetwork:
-        stages = [
-            self.model._stage(i, self.film.stages[i] if self.film.stages else None, fuse=fuse)
-            for i in range(len(self.model.backbone.stages))
-        ]
-        return self._network_of([self.model._stem(fuse=fuse), *stages])
-
-    def _network_of(self, modules: list[nn.Module]) -> AdaptedNetwork:
-        return AdaptedNetwork(modules[0], modules[1:], self.model.head, self.model.config.features == "all")
+        return self.model.network(self.film, fuse=fuse)
 
 
 class AdaptedNetwork(nn.Module):
     """Stem, adapted stages, pooling: from images to the features that a task's classifier reads."""
 
-    def __init__(self, stem: nn.Module, stages: list[nn.Module], head: Head, every_stage: bool) -> None:
+    def __init__(
+        self, stem: nn.Module, stages: list[nn.Module], pools: nn.ModuleList, head: Head, every_stage: bool
+    ) -> None:
         super().__init__()
-        self.stem, self.stages, self.head, self.every_stage = stem, nn.ModuleList(stages), head, every_stage
+        self.stem, self.stages, self.pools = stem, nn.ModuleList(stages), pools
+        self.head, self.every_stage = head, every_stage
 
     def forward(self, images: Tensor) -> Tensor:
         """(M, 3, H, W) -> (M, d)."""
         x = self.stem(images.contiguous(memory_format=torch.channels_last))
         pooled = []
-        for i, stage in enumerate(self.stages):
+        for i, (stage, pool) in enumerate(zip(self.stages, self.pools, strict=True)):
             x = stage(x)
             if self.every_stage or i == len(self.stages) - 1:
                 pooled.append(pool(x))
         return self.head.embed(torch.cat(pooled, 1))
+
+
+class _Folded(nn.Module):
+    """Features and classifier as one network."""
+
+    def __init__(self, network: nn.Module, classifier: Classifier) -> None:
+        super().__init__()
+        self.network, self.classifier = network, classifier
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(M, 3, H, W) -> (M, C)."""
+        return self.classifier(self.network(images))
 
 
 def default_chunk(device: torch.device) -> int:

@@ -21,21 +21,11 @@ from cnaps.files import atomic_folder, read_json, write_json
 from cnaps.nn.backbones import Backbone, create_backbone
 from cnaps.nn.model import CNAPs, ModelConfig
 from cnaps.nn.task_model import TaskModel, model_kind
+from cnaps.weights import DEFAULT_MODEL, INSTALLED, digest_of, list_models
 
 FORMAT, VERSION = "cnaps-model", 1
-FILES = ("config.json", "model.safetensors")
+FILES = ("config.json", "model.safetensors", "bundle.json", "graphs")
 _KEYS = {"format", "version", "kind", "model", "backbone_weights", "notes", "digest"}
-DEFAULT_MODEL = "cnaps-lite0"
-_INSTALLED = Path(__file__).parent.parent / "models"  # models that come with the package
-
-
-def list_models() -> list[str]:
-    """Names of the models that come with the package.
-
-    >>> DEFAULT_MODEL in list_models()
-    True
-    """
-    return sorted(path.parent.name for path in _INSTALLED.glob("*/config.json"))
 
 
 def save_model(
@@ -102,7 +92,7 @@ def load_task_model(
     backbone: Backbone | None = None,
 ) -> TaskModel:
     """The same for every registered kind of models."""
-    folder = _INSTALLED / str(source) if str(source) in list_models() else Path(source)
+    folder = INSTALLED / str(source) if str(source) in list_models() else Path(source)
     config_file, weights_file = folder / "config.json", folder / "model.safetensors"
     if config_file.exists() and not config_file.is_file():
         raise CheckpointError(f"{config_file} is no regular file")
@@ -197,11 +187,7 @@ def fingerprint(model: TaskModel) -> str:
 
 
 def _digest(config: Mapping[str, Any], weights: Path) -> str:
-    """Of everything that is stored: a flipped bit in a weight looks like any other weight."""
-    rest = json.loads(json.dumps({key: value for key, value in config.items() if key != "digest"}))
-    digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
-    digest.update(weights.read_bytes())
-    return digest.hexdigest()
+    return digest_of(config, [weights.read_bytes()])
 
 
 def _check_settings(table: Any) -> None:
@@ -225,13 +211,12 @@ def _check_notes(notes: Any) -> None:
         values.number(value, "calibration", -20, 20)
     if len(calibration) != 3:
         raise ValueError("calibration is not three numbers")
-    trained = known.get("trained_on", [])  # names of collections, or a table of what is known of each
-    for name in trained if isinstance(trained, dict) else values.items(trained, "trained_on"):
-        values.name(name, "trained_on")
+    for name, source in values.table(known.get("trained_on", {}), "trained_on").items():
+        values.table(source, values.name(name, "trained_on"))
 
 
 def _class_of(kind: Any, source: Path) -> type[TaskModel]:
-    found = model_kind(kind)
+    found = model_kind(kind) if isinstance(kind, str) else None
     if found is None:
         raise CheckpointError(
             f"{source}: no models of the kind {kind!r} are known here; this version of cnaps has none, or it is a "

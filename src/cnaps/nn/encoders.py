@@ -119,15 +119,14 @@ class StageEncoder(nn.Module):
         )
         self.all = nn.Sequential(nn.Linear(3 * width if spread else width, width), nn.ReLU())
 
-    def forward(self, pooled: Tensor, labels: Tensor) -> Tensor:
-        """(N, C_in), class indices (N,) -> (width,)."""
+    def forward(self, pooled: Tensor, members: Tensor) -> Tensor:
+        """(N, C_in), and which image is of which class as ones and zeros (ways, N) -> (width,)."""
         encoded = self.each(pooled)  # (N, width)
         mean = encoded.mean(0)
         if not self.spread:
             return self.all(mean)
-        ways = int(labels.max()) + 1
-        sums = encoded.new_zeros(ways, encoded.shape[1]).index_add(0, labels, encoded)
-        centres = sums / torch.bincount(labels, minlength=ways).clamp_min(1)[:, None]
-        within = ((encoded - centres[labels]) ** 2).mean(0)
-        between = ((centres[labels] - mean) ** 2).mean(0)
+        centres = members @ encoded / members.sum(1, keepdim=True)  # (ways, width)
+        own = members.T @ centres  # (N, width): the centre of each image's class
+        within = ((encoded - own) ** 2).mean(0)
+        between = ((own - mean) ** 2).mean(0)
         return self.all(torch.cat([mean, (within + 1e-6).sqrt(), (between + 1e-6).sqrt()]))

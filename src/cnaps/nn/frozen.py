@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cnaps.nn.backbones.base import Backbone, pool
+from cnaps.nn.backbones.base import Backbone
 from cnaps.nn.film import fold
 
 CHUNK = 64  # images run at once where no gradient is wanted
@@ -24,6 +24,7 @@ class FrozenFeatures:
         self.normalisation, self.every_stage = backbone.normalisation, every_stage
         self.groups = feature_groups(backbone, every_stage=every_stage)
         self.size = sum(self.groups)
+        self._pools = list(backbone.pools)[1:]
         units = [backbone.stem_units, *backbone.stage_units]
         modules = zip([backbone.stem, *backbone.stages], units, strict=True)
         self._modules = [fold(module, its_units, fuse=True) for module, its_units in modules]
@@ -32,7 +33,7 @@ class FrozenFeatures:
     def __call__(self, pixels: Tensor) -> Tensor:
         """(N, 3, S, S) -> (N, d)."""
         parts = [
-            staged_features(self._modules, self.normalisation(part), every_stage=self.every_stage)
+            staged_features(self._modules, self._pools, self.normalisation(part), every_stage=self.every_stage)
             for part in pixels.split(CHUNK)
         ]
         return unit_features(torch.cat(parts), self.groups)
@@ -47,12 +48,14 @@ def feature_groups(backbone: Backbone, *, every_stage: bool) -> list[int]:
     return backbone.channels[1:] if every_stage else backbone.channels[-1:]
 
 
-def staged_features(modules: Sequence[nn.Module], images: Tensor, *, every_stage: bool) -> Tensor:
-    """Float images through a stem and stages: the pooled last stage, or all of them side by side, (N, d)."""
+def staged_features(
+    modules: Sequence[nn.Module], pools: Iterable[nn.Module], images: Tensor, *, every_stage: bool
+) -> Tensor:
+    """Float images through a stem and stages, pooled: the last stage, or all of them side by side, (N, d)."""
     stem, *stages = modules
     x = stem(images.contiguous(memory_format=torch.channels_last))
     pooled = []
-    for i, stage in enumerate(stages):
+    for i, (stage, pool) in enumerate(zip(stages, pools, strict=True)):
         x = stage(x)
         if every_stage or i == len(stages) - 1:
             pooled.append(pool(x))

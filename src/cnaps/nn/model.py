@@ -13,16 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from cnaps.errors import InputError
+from cnaps.maths.arrays import members_of
+from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.adaptation import FilmAdaptation
-from cnaps.nn.adapted import Adapted, default_chunk, running_mean
-from cnaps.nn.backbones import Backbone
+from cnaps.nn.adapted import Adapted, AdaptedNetwork, default_chunk, running_mean
+from cnaps.nn.backbones import Backbone, check_sites
 from cnaps.nn.checks import check_images, check_labels
 from cnaps.nn.context import Context
 from cnaps.nn.encoders import SetEncoder
 from cnaps.nn.film import Film, SiteFilm, bind, bind_folded, fold, unite
 from cnaps.nn.heads import Head, create_head
 from cnaps.nn.shared import SharedTerms
-from cnaps.nn.statistics import ClassStatistics
 from cnaps.nn.task_model import Recipe, TaskModel, register_recipe
 
 ADAPTATIONS = ("none", "film", "film+ar")
@@ -86,6 +87,7 @@ class CNAPs(TaskModel):
             )
         self.adaptation: FilmAdaptation | None = None
         if config.adaptation != "none":
+            check_sites(self.backbone)
             self.adaptation = FilmAdaptation(
                 self.backbone.channels,
                 self.backbone.site_channels,
@@ -146,7 +148,7 @@ class CNAPs(TaskModel):
         embedding = self._task_embedding(images, chunk_size, checkpoint or lite is not None)
         if earlier_embedding is not None:
             embedding = running_mean(earlier_embedding, earlier_images, embedding, len(images))
-        stages = len(self.backbone.stages)
+        stages, pools = len(self.backbone.stages), self.backbone.pools
         context = Context(
             images,
             chunk_size=chunk_size,
@@ -158,23 +160,32 @@ class CNAPs(TaskModel):
         modules = [self._stem()]
         context.run(modules[0])
         film: list[tuple[SiteFilm, ...]] = []
+        members = members_of(index, len(classes), images)
         features = []
         for stage in range(stages):
             if self.adaptation is not None:
-                pooled = context.readout(stage) if self.adaptation.autoregressive else None
-                film.append(self.adaptation.stage_film(stage, embedding.to(images.dtype), pooled, index))
+                pooled = context.readout(pools[stage], stage) if self.adaptation.autoregressive else None
+                film.append(self.adaptation.stage_film(stage, embedding.to(images.dtype), pooled, members))
             modules.append(self._stage(stage, film[stage] if film else None))
             context.run(modules[-1])
             if self.config.features == "all" or stage == stages - 1:
-                features.append(context.readout(stages))
+                features.append(context.readout(pools[stage + 1], stages))
         embedded = self.head.embed(torch.cat(features, 1))
         statistics = ClassStatistics.of(embedded, index, len(classes), scatter=self.head.needs_scatter)
         adapted = Adapted(self, Film(tuple(film)), classes, statistics, embedding, len(images) + earlier_images)
-        if torch.is_grad_enabled():
-            adapted.context_features = embedded
-        else:
+        adapted.context_features = embedded
+        if not torch.is_grad_enabled():
             adapted.keep(modules)
         return adapted
+
+    def network(self, film: Film, *, fuse: bool = True) -> AdaptedNetwork:
+        """Images to embedded features with a task's FiLM; folded where no gradients are wanted."""
+        stages = [
+            self._stage(i, film.stages[i] if film.stages else None, fuse=fuse)
+            for i in range(len(self.backbone.stages))
+        ]
+        pools, every = self.backbone.pools[1:], self.config.features == "all"
+        return AdaptedNetwork(self._stem(fuse=fuse), stages, pools, self.head, every)
 
     def _task_embedding(self, images: Tensor, chunk_size: int | None, recompute: bool = False) -> Tensor:
         if self.set_encoder is None:

@@ -46,7 +46,9 @@ class TaskModel(nn.Module):
         super().__init__()
         self.config = config
         self.notes: dict[str, Any] = {}  # what is known of the model beside its weights, such as its calibration
-        self.backbone = backbone if backbone is not None else create_backbone(config.backbone)
+        self.backbone = (
+            backbone if backbone is not None else create_backbone(config.backbone, image_size=config.image_size)
+        )
         self.backbone.requires_grad_(False)
 
     def adapt(

@@ -8,17 +8,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 
 from cnaps.errors import CnapsError, InputError
 from cnaps.images.finding import find_images
 from cnaps.images.inputs import Images
-from cnaps.nn.checkpoints import DEFAULT_MODEL
-from cnaps.runtime.recogniser import Examples, ModelSource, Name, Recogniser, check_enough, open_model
-from cnaps.runtime.review import Judgement, judge, leave_one_out
+from cnaps.runtime.engine import open_engine
+from cnaps.runtime.export import export_onnx
+from cnaps.runtime.review import Judgement, judge
 from cnaps.runtime.suggest import Suggestion, suggest
+from cnaps.runtime.task import Examples, FittedTask, Name, check_enough
+from cnaps.runtime.taskfile import read_task, write_task
+from cnaps.weights import DEFAULT_MODEL
 
 
 class FewShotClassifier(ClassifierMixin, BaseEstimator):
@@ -34,7 +36,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     flip:
         Learn from the mirror image of each example too: sensible where left and right do not matter.
     updates:
-        How `partial_fit` treats what was learned: `fixed` or `paper`; see `Adapted.update`.
+        How `partial_fit` treats what was learned: `freeze` FiLM or `recompute` it; see `FittedTask.update`.
     device:
         `auto`, `cpu`, `cuda`, ...; a `CNAPs` given as `model` stays where it is.
 
@@ -50,10 +52,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def __init__(
         self,
-        model: ModelSource = DEFAULT_MODEL,
+        model: Any = DEFAULT_MODEL,
         *,
         flip: bool = False,
-        updates: str = "fixed",
+        updates: str = "freeze",
         device: str = "auto",
     ) -> None:
         self.model = model
@@ -63,10 +65,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Images, y: Sequence[Any]) -> FewShotClassifier:
         """Learn from examples, and forget everything learned before."""
-        network, source = open_model(self.model, self.device)
-        examples = self._examples(X, y, network.image_size)
+        engine = open_engine(self.model, self.device)
+        examples = self._examples(X, y, engine.image_size)
         check_enough(examples.names)
-        self.recogniser_ = Recogniser.learn(network, examples, flip=self.flip, source=source)
+        self.task_ = FittedTask.learn(engine, examples, flip=self.flip)
         self.examples_ = [examples]  # for `review`
         return self
 
@@ -75,20 +77,20 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
         A first call may hold one class only; predictions are possible as soon as there are two.
         """
-        if not hasattr(self, "recogniser_"):
-            network, source = open_model(self.model, self.device)
-            examples = self._examples(X, y, network.image_size)
-            self.recogniser_ = Recogniser.learn(network, examples, flip=self.flip, source=source)
+        if not hasattr(self, "task_"):
+            engine = open_engine(self.model, self.device)
+            examples = self._examples(X, y, engine.image_size)
+            self.task_ = FittedTask.learn(engine, examples, flip=self.flip)
         else:
-            examples = self._examples(X, y, self.recogniser_.image_size)
-            self.recogniser_ = self.recogniser_.update(examples, mode=self.updates, flip=self.flip)
+            examples = self._examples(X, y, self.task_.image_size)
+            self.task_ = self.task_.update(examples, mode=self.updates, flip=self.flip)
         self.examples_ = [*getattr(self, "examples_", []), examples]
         return self
 
     def forget(self, classes: Sequence[Name]) -> FewShotClassifier:
         """Remove classes."""
-        self.recogniser_ = self._fitted().forget(np.asarray(classes).tolist())
-        self.examples_ = [some.of(self.recogniser_.names) for some in self.examples_]
+        self.task_ = self._fitted().forget(np.asarray(classes).tolist())
+        self.examples_ = [some.of(self.task_.names) for some in self.examples_]
         return self
 
     @property
@@ -98,9 +100,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def predict_proba(self, X: Images) -> np.ndarray:
         """The probability of each class for each image (N, C)."""
-        recogniser = self._fitted()
-        batches = [probabilities for _, probabilities in recogniser.predict(X)]
-        return np.concatenate(batches) if batches else np.empty((0, len(recogniser.names)))
+        task = self._fitted()
+        batches = [probabilities for _, probabilities in task.predict(X)]
+        return np.concatenate(batches) if batches else np.empty((0, len(task.names)))
 
     def predict(self, X: Images, reject_below: float | None = None) -> np.ndarray:
         """The most probable class of each image (N,); None where its probability is below `reject_below`."""
@@ -116,8 +118,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
         Sort or cut by it; where to cut depends on the task, so look at images of your own first.
         """
-        recogniser = self._fitted()
-        batches = [recogniser.novelty(features) for _, features, _ in recogniser.embed(X)]
+        task = self._fitted()
+        batches = [task.novelty(features) for _, features, _ in task.embed(X)]
         return np.concatenate(batches) if batches else np.empty(0)
 
     def suggest(
@@ -142,32 +144,30 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         Each is judged as if it had been left out, in closed form; FiLM stays as all examples made it. Needs the
         examples, which live as long as this object: a task file does not hold them.
         """
-        recogniser = self._fitted()
+        task = self._fitted()
         if not self.examples_:
             raise InputError("there are no examples to review: a task file does not hold them; fit again")
         given = [name for some in self.examples_ for name in some.names]
         check_enough(given)
         names, labels = np.unique(given, return_inverse=True)
-        features = recogniser.features(torch.cat([some.pixels for some in self.examples_]))
-        head, places = recogniser.adapted.model.head, torch.from_numpy(labels)
-        fit = leave_one_out(head, features, places, recogniser.temperature)
-        return judge(fit, labels, names.tolist())
+        features = task.features(np.concatenate([some.pixels for some in self.examples_]))
+        return judge(task.left_out(features, labels), labels, names.tolist())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a task file: what was learned, without the examples, bound to the model by its fingerprint."""
-        self._fitted().save(path)
+        write_task(path, self._fitted())
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], model: ModelSource | None = None) -> FewShotClassifier:
+    def load(cls, path: str | os.PathLike[str], model: Any = None) -> FewShotClassifier:
         """Read a task file; `model` is needed where the task's model does not come with the package."""
-        recogniser = Recogniser.load(path, model)
-        classifier = cls(model if model is not None else recogniser.source)
-        classifier.recogniser_, classifier.examples_ = recogniser, []
+        task = read_task(path, model)
+        classifier = cls(model if model is not None else task.engine.name)
+        classifier.task_, classifier.examples_ = task, []
         return classifier
 
     def export_onnx(self, path: str | os.PathLike[str]) -> None:
-        """Write an ONNX file that needs nothing of this package; see `Recogniser.export_onnx` for its use."""
-        self._fitted().export_onnx(path)
+        """Write an ONNX file that needs nothing of this package; see `cnaps.runtime.export` for its use."""
+        export_onnx(self._fitted(), path)
 
     def _examples(self, images: Images, labels: Sequence[Any], size: int) -> Examples:
         examples = Examples.read(images, labels, size)
@@ -177,10 +177,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             warnings.warn(concern, stacklevel=3)
         return examples
 
-    def _fitted(self) -> Recogniser:
-        if not hasattr(self, "recogniser_"):
+    def _fitted(self) -> FittedTask:
+        if not hasattr(self, "task_"):
             raise NotFittedError("this FewShotClassifier has learned nothing yet: call fit(images, labels) first")
-        return self.recogniser_
+        return self.task_
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -14,19 +14,6 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from torch import Tensor
-
-from cnaps.nn.heads import Head
-from cnaps.nn.left_out import left_out_logits
-
-
-def leave_one_out(head: Head, features: Tensor, labels: Tensor, temperature: float = 1.0) -> np.ndarray:
-    """Class probabilities (N, C) of each example by a classifier that has not seen it; nothing is refitted.
-
-    Features (N, d) are as the head's classifier reads them, labels are 0..C-1. Rows of NaN stand for examples
-    that are alone in their class: without them the class would not exist.
-    """
-    return (left_out_logits(head, features, labels) / temperature).softmax(1).numpy()
 
 
 @dataclass(frozen=True)
@@ -42,7 +29,7 @@ class Judgement:
 
 
 def judge(probabilities: np.ndarray, labels: np.ndarray, names: Sequence[Any]) -> list[Judgement]:
-    """From the answer of `leave_one_out`: all examples, the worst fit first.
+    """From the answer of `FittedTask.left_out`: all examples, the worst fit first.
 
     >>> first, *_ = judge(np.array([[0.2, 0.8], [0.9, 0.1]]), np.array([1, 1]), ["cat", "dog"])
     >>> first.index, first.better, first.suspicious
@@ -72,7 +59,7 @@ class LeftOut:
 
     @classmethod
     def of(cls, probabilities: np.ndarray, labels: np.ndarray) -> LeftOut:
-        """From the answer of `leave_one_out`.
+        """From the answer of `FittedTask.left_out`.
 
         >>> LeftOut.of(np.array([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]]), np.array([0, 1, 1])).correct
         2

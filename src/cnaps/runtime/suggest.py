@@ -14,7 +14,7 @@ from cnaps.progress import progress_bar
 
 if TYPE_CHECKING:
     from cnaps.images.inputs import Images, OnError
-    from cnaps.runtime.recogniser import Recogniser
+    from cnaps.runtime.task import FittedTask
 
 CANDIDATES = 10  # for each image wanted, how many of the most doubtful a diverse choice looks at
 STRATEGIES = ("diverse", "entropy", "margin", "variation-ratio", "random")
@@ -93,7 +93,7 @@ class Suggestion:
 
 
 def suggest(
-    recogniser: Recogniser,
+    task: FittedTask,
     pool: Images,
     n: int = 20,
     strategy: str = "diverse",
@@ -114,9 +114,9 @@ def suggest(
     kept: tuple[np.ndarray, ...] | None = None  # scores, places, probabilities, features; best first
     with progress_bar() as bar:
         row = bar.add_task("looking", total=len(pool) if isinstance(pool, Sized) else None, note="")
-        for where, features, probabilities in recogniser.embed(pool, on_error):
+        for where, features, probabilities in task.embed(pool, on_error):
             scores = doubt(probabilities, strategy, seed=chance)
-            found: tuple[np.ndarray, ...] = (scores, np.array(where), probabilities, features.cpu().numpy())
+            found: tuple[np.ndarray, ...] = (scores, np.array(where), probabilities, features)
             if kept is not None:
                 found = tuple(np.concatenate(pair) for pair in zip(kept, found, strict=True))
             best = np.argsort(-found[0], kind="stable")[:most]
@@ -131,6 +131,6 @@ def suggest(
         place, best = int(places[i]), int(probabilities[i].argmax())
         image = pool[place] if isinstance(pool, Sequence) else None
         path = os.fspath(image) if isinstance(image, str | os.PathLike) else None
-        return Suggestion(place, path, float(scores[i]), recogniser.names[best], float(probabilities[i, best]))
+        return Suggestion(place, path, float(scores[i]), task.names[best], float(probabilities[i, best]))
 
     return [suggestion(i) for i in order]

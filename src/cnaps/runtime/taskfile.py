@@ -13,56 +13,52 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor
+from safetensors.numpy import save_file
 
 from cnaps import values
 from cnaps.errors import CheckpointError
 from cnaps.files import atomic_path, parse_json
-from cnaps.nn.adapted import Adapted
-from cnaps.nn.checkpoints import list_models
-from cnaps.nn.film import Film
-from cnaps.nn.heads import Head
-from cnaps.nn.model import CNAPs
-from cnaps.nn.statistics import RANK, ClassStatistics, in_shared_basis, strongest
-from cnaps.runtime.recogniser import ModelSource, Recogniser, open_model
+from cnaps.maths.heads import Head
+from cnaps.maths.statistics import RANK, ClassStatistics, in_shared_basis, strongest
+from cnaps.runtime.engine import Engine, open_engine
+from cnaps.runtime.task import FittedTask
+from cnaps.weights import list_models
 
 FORMAT, VERSION = "cnaps-task", 2  # 1: scatter without a basis, which is still read
 
 
-def write_task(path: str | os.PathLike[str], recogniser: Recogniser) -> None:
+def write_task(path: str | os.PathLike[str], task: FittedTask) -> None:
     """Write a task whole or not at all."""
-    adapted, statistics = recogniser.adapted, recogniser.adapted.statistics
-    normalisation = adapted.model.backbone.normalisation
+    statistics, (mean, std) = task.statistics, task.engine.normalisation
     tensors = {
-        "film": adapted.film.vector(),
+        "film": task.film,
         "counts": statistics.counts,
-        "means": statistics.means.float(),
-        "task_embedding": adapted.task_embedding,
+        "means": statistics.means.astype(np.float32),
+        "task_embedding": task.embedding,
     }
     if statistics.scatter is not None:
-        tensors |= _pack_scatter(adapted.model.head, statistics)
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        tensors |= _pack_scatter(task.engine.head, statistics)
+    tensors = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
     about: dict[str, Any] = {
-        "classes": recogniser.names,
-        "image_size": recogniser.image_size,
+        "classes": task.names,
+        "image_size": task.image_size,
         "resize": "bilinear to a square",
-        "mean": normalisation.mean,
-        "std": normalisation.std,
-        "seen": adapted.seen,
-        "model": recogniser.source,
-        "fingerprint": adapted.model.fingerprint(),
+        "mean": mean,
+        "std": std,
+        "seen": task.seen,
+        "model": task.engine.name,
+        "fingerprint": task.engine.fingerprint,
     }
+    if task.threshold is not None:
+        about["threshold"] = task.threshold
     metadata = {"format": FORMAT, "version": str(VERSION), "about": json.dumps(about, ensure_ascii=False)}
     metadata["digest"] = _digest(metadata["about"], tensors)
     with atomic_path(path) as temporary:
         save_file(tensors, temporary, metadata)
 
 
-@torch.no_grad()
-def _pack_scatter(head: Head, statistics: ClassStatistics) -> dict[str, Tensor]:
+def _pack_scatter(head: Head, statistics: ClassStatistics) -> dict[str, np.ndarray]:
     """The bulk of such a file, bounded however many examples there were, in half precision.
 
     Many rows are written in a basis that all classes share. What the classifier depends on now is in it exactly;
@@ -74,17 +70,17 @@ def _pack_scatter(head: Head, statistics: ClassStatistics) -> dict[str, Tensor]:
     packed = {}
     if min(total, factors[0].shape[1]) > size:
         rank = min(RANK, max(16, 800 // ways))
-        emphasis = head.emphasis.expand(factors[0].shape[1])
+        emphasis = head.emphasis(factors[0])
         basis, coordinates = in_shared_basis(
             tuple(rows * emphasis for rows in factors), head.directions(statistics), size, rank
         )
-        packed["scatter_basis"], factors = (basis / emphasis).half(), tuple(coordinates)
-    rows = torch.cat(factors)
-    packed["scatter"] = rows.half() if (rows.abs() < torch.finfo(torch.half).max).all() else rows
-    return packed | {"scatter_rows": torch.tensor([len(rows) for rows in factors])}
+        packed["scatter_basis"], factors = (basis / emphasis).astype(np.float16), tuple(coordinates)
+    rows = np.concatenate(factors)
+    packed["scatter"] = rows.astype(np.float16) if (np.abs(rows) < np.finfo(np.float16).max).all() else rows
+    return packed | {"scatter_rows": np.array([len(rows) for rows in factors])}
 
 
-def read_task(path: str | os.PathLike[str], model: ModelSource | None = None) -> Recogniser:
+def read_task(path: str | os.PathLike[str], model: Any = None) -> FittedTask:
     """Read a task; refused where it is damaged, newer than this program or of another model."""
     path = Path(path)
     about, tensors = _read(path)
@@ -97,18 +93,28 @@ def read_task(path: str | os.PathLike[str], model: ModelSource | None = None) ->
                 f"(fingerprint {fingerprint}): say which, by model= or --model"
             )
         model = source
-    network, name = open_model(model)
-    if network.fingerprint() != fingerprint:
-        title = f"the model {name!r}" if name else "the model given"
+    engine = open_engine(model)
+    if engine.fingerprint != fingerprint:
+        title = f"the model {engine.name!r}" if engine.name else "the model given"
         raise CheckpointError(
             f"{path} was made with another model: its fingerprint is {fingerprint}"
-            f"{f' ({source})' if source else ''}, {title} has {network.fingerprint()}"
+            f"{f' ({source})' if source else ''}, {title} has {engine.fingerprint}; "
+            "learn again from the examples with this one: cnaps fit EXAMPLES FILE.task"
         )
     try:
-        check_task(about, {name: tensor.numpy() for name, tensor in tensors.items()})
-        return _rebuild(network, about, tensors, name)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        check_task(about, tensors)
+        return _rebuild(engine, about, tensors)
+    except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} does not describe a task of this model: {error}") from error
+
+
+def check_file(path: str | os.PathLike[str]) -> None:
+    """Refuse a task file that is damaged or makes no sense, whichever model it belongs to."""
+    about, tensors = _read(Path(path))
+    try:
+        check_task(about, tensors)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} does not describe a task: {error}") from error
 
 
 def check_task(about: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
@@ -120,58 +126,48 @@ def check_task(about: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
     for name in tensors.keys() - {"counts", "scatter_rows"}:
         if tensors[name].dtype.kind != "f":
             raise ValueError(f"{name} holds {tensors[name].dtype}")
+    if about.get("threshold") is not None:
+        values.number(about["threshold"], "the threshold", 0, 2)
     if (tensors["counts"] < 1).any():
         raise ValueError("a class of no images")
 
 
-def _rebuild(model: CNAPs, about: dict[str, Any], tensors: dict[str, Tensor], source: str) -> Recogniser:
-    names, size = about["classes"], about["image_size"]
-    ways = len(names)
-    widths = model.backbone.channels[1:] if model.config.features == "all" else model.backbone.channels[-1:]
-    sites = model.backbone.site_channels if model.adaptation is not None else []
-    numbers = 2 * sum(channels for stage in sites for channels in stage)
+def _rebuild(engine: Engine, about: dict[str, Any], tensors: dict[str, np.ndarray]) -> FittedTask:
+    names, head = about["classes"], engine.head
+    ways, width = len(names), sum(head.groups)
     for name, shape in (
-        ("film", (numbers,)),
+        ("film", (engine.film_numbers,)),
         ("counts", (ways,)),
-        ("means", (ways, sum(widths))),
-        ("task_embedding", (model.config.embedding_size,)),
+        ("means", (ways, width)),
+        ("task_embedding", (engine.embedding_size,)),
     ):
         if tensors[name].shape != shape:
-            raise ValueError(f"{name} has the shape {tuple(tensors[name].shape)} instead of {shape}")
-    if size < model.backbone.min_image_size:
-        raise ValueError(f"images of {size} pixels")
-    # counts may be of any type, and what is computed with them is not
-    kind = {"counts": torch.get_default_dtype()}
-    tensors = {name: tensor.to(model.device, kind.get(name)) for name, tensor in tensors.items()}
+            raise ValueError(f"{name} has the shape {tensors[name].shape} instead of {shape}")
     scatter = None
-    if model.head.needs_scatter:
-        rows = tensors["scatter"].to(torch.get_default_dtype())
+    if head.needs_scatter:
+        rows, sizes = tensors["scatter"].astype(np.float32), tensors["scatter_rows"].tolist()
         if "scatter_basis" in tensors:
-            rows = rows @ tensors["scatter_basis"].to(rows.dtype)
-        if rows.ndim != 2 or rows.shape[1] != sum(widths):
-            raise ValueError(f"scatter has the shape {tuple(rows.shape)}")
-        scatter = tuple(rows.split(tensors["scatter_rows"].tolist()))
-        if len(scatter) != ways:
+            rows = rows @ tensors["scatter_basis"].astype(np.float32)
+        if rows.ndim != 2 or rows.shape[1] != width:
+            raise ValueError(f"scatter has the shape {rows.shape}")
+        if len(sizes) != ways or sum(sizes) != len(rows):
             raise ValueError("scatter of other classes")
-    adapted = Adapted(
-        model,
-        Film.from_vector(tensors["film"], sites),
-        torch.arange(ways),
-        ClassStatistics(tensors["counts"], tensors["means"], scatter),
-        tensors["task_embedding"],
-        about["seen"],
-    )
-    return Recogniser(adapted, names, size, source)
+        scatter = tuple(np.split(rows, np.cumsum(sizes)[:-1]))
+    # counts may be of any type, and what is computed with them is not
+    statistics = ClassStatistics(tensors["counts"].astype(np.float32), tensors["means"], scatter)
+    size = engine.check_size(about["image_size"])
+    embedding = tensors["task_embedding"].astype(np.float64)
+    film = tensors["film"].astype(np.float32)
+    return FittedTask(engine, names, film, statistics, embedding, about["seen"], size, about.get("threshold"))
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     if not path.is_file():
         raise CheckpointError(f"there is no task file {path}")
     try:
-        # by numpy: torch opens the file a second time, which may by then have been replaced by another
         with safe_open(path, "np") as file:
             metadata = file.metadata() or {}
-            tensors = {name: torch.from_numpy(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} is damaged or no task file: {error}") from error
     if metadata.get("format") != FORMAT:
@@ -186,9 +182,9 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise CheckpointError(f"{path} does not describe a task: {error}") from error
 
 
-def _digest(about: str, tensors: dict[str, Tensor]) -> str:
+def _digest(about: str, tensors: dict[str, np.ndarray]) -> str:
     digest = hashlib.sha256(about.encode())
     for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.numpy().tobytes())
+        digest.update(f"{name} torch.{tensor.dtype} {tensor.shape}".encode())
+        digest.update(tensor.tobytes())
     return digest.hexdigest()

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, PlainTextResponse, Response
@@ -21,7 +20,8 @@ from pydantic import BaseModel
 from starlette.datastructures import UploadFile
 
 from cnaps.errors import CnapsError
-from cnaps.runtime.recogniser import Recogniser
+from cnaps.runtime.task import FittedTask
+from cnaps.runtime.taskfile import read_task
 from cnaps.serving.decoding import MAX_BYTES, Decoder
 from cnaps.serving.metrics import Metrics
 from cnaps.serving.safety import KNOWN, Guard, shown
@@ -53,18 +53,18 @@ class Batcher:
     """Runs what waits together: while one batch is computed, the next one gathers."""
 
     def __init__(self, metrics: Metrics | None = None) -> None:
-        self._queue: asyncio.Queue[tuple[Recogniser, np.ndarray, asyncio.Future[Any]]] = asyncio.Queue()
+        self._queue: asyncio.Queue[tuple[FittedTask, np.ndarray, asyncio.Future[Any]]] = asyncio.Queue()
         self._thread = ThreadPoolExecutor(1, "predict")
         self._worker: asyncio.Task[None] | None = None
         self.metrics = metrics or Metrics()
 
-    async def __call__(self, recogniser: Recogniser, images: Sequence[np.ndarray]) -> list[np.ndarray]:
+    async def __call__(self, fitted: FittedTask, images: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Probabilities (C,) for each image, uint8 (S, S, 3)."""
         loop = asyncio.get_running_loop()
         self._worker = self._worker or loop.create_task(self._run())
         futures = [loop.create_future() for _ in images]
         for image, future in zip(images, futures, strict=True):
-            self._queue.put_nowait((recogniser, image, future))
+            self._queue.put_nowait((fitted, image, future))
         return list(await asyncio.gather(*futures))
 
     async def _run(self) -> None:
@@ -73,9 +73,9 @@ class Batcher:
             batch = [await self._queue.get()]
             while len(batch) < _BATCH and not self._queue.empty():
                 batch.append(self._queue.get_nowait())
-            for task in dict.fromkeys(recogniser for recogniser, _, _ in batch):
-                images = [image for recogniser, image, _ in batch if recogniser is task]
-                futures = [future for recogniser, _, future in batch if recogniser is task]
+            for task in dict.fromkeys(fitted for fitted, _, _ in batch):
+                images = [image for fitted, image, _ in batch if fitted is task]
+                futures = [future for fitted, _, future in batch if fitted is task]
                 try:
                     found = await loop.run_in_executor(self._thread, self._compute, task, images)
                 except Exception as error:
@@ -87,9 +87,9 @@ class Batcher:
                     if not future.done():  # the one who asked may have left
                         future.set_result(answer)
 
-    def _compute(self, recogniser: Recogniser, images: list[np.ndarray]) -> list[np.ndarray]:
-        pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
-        probabilities = recogniser.probabilities(recogniser.features(pixels))
+    def _compute(self, fitted: FittedTask, images: list[np.ndarray]) -> list[np.ndarray]:
+        pixels = np.stack(images).transpose(0, 3, 1, 2)
+        probabilities = fitted.probabilities(fitted.features(pixels))
         self.metrics.add("batches_total")
         self.metrics.add("images_total", len(images))
         return list(probabilities)
@@ -103,7 +103,7 @@ class Batcher:
 
 def add_prediction(
     app: FastAPI,
-    source: TaskFolder | Callable[[], Recogniser | None],
+    source: TaskFolder | Callable[[], FittedTask | None],
     decoder: Decoder,
     max_waiting: int = MAX_WAITING,
     counts: str | None = None,
@@ -120,7 +120,7 @@ def add_prediction(
 
     body = {"requestBody": {"required": True, "content": content}}
 
-    async def answer(request: Request, recogniser: Recogniser | None) -> Answer:
+    async def answer(request: Request, fitted: FittedTask | None) -> Answer:
         begun = time.perf_counter()
         metrics.add("requests_total")
         uploads = await _uploads(request)
@@ -128,15 +128,15 @@ def add_prediction(
             metrics.add("busy_total")
             raise HTTPException(503, "too many images are waiting", {"Retry-After": "1"})
         metrics.add("waiting_images", len(uploads))
-        size = recogniser.image_size if recogniser else None
+        size = fitted.image_size if fitted else None
         try:
             decoded = await asyncio.gather(
                 *(asyncio.to_thread(decoder.decode, data, size) for _, data in uploads), return_exceptions=True
             )
             images = [d.pixels for d in decoded if not isinstance(d, BaseException)]
-            if images and recogniser is None:
+            if images and fitted is None:
                 raise HTTPException(409, "nothing has been learned yet: give examples of at least two classes")
-            answers = iter(await batcher(recogniser, images) if recogniser else [])
+            answers = iter(await batcher(fitted, images) if fitted else [])
         finally:
             metrics.add("waiting_images", -len(uploads))
         predictions = []
@@ -147,8 +147,8 @@ def add_prediction(
             elif isinstance(result, BaseException):
                 raise result
             else:
-                assert recogniser is not None
-                predictions.append(_prediction(name, recogniser.names, next(answers)))
+                assert fitted is not None
+                predictions.append(_prediction(name, fitted.names, next(answers)))
         metrics.add("request_seconds_total", time.perf_counter() - begun)
         if all(p.error for p in predictions):
             raise HTTPException(422, [p.model_dump(include={"name", "error"}) for p in predictions])
@@ -165,12 +165,12 @@ def add_prediction(
         async def predict_by(name: str, request: Request) -> Answer:
             """Classify images by the task of that name; otherwise as `/predict` of a single task."""
             try:
-                recogniser = await asyncio.to_thread(source.find, name)
+                fitted = await asyncio.to_thread(source.find, name)
             except KeyError:
                 raise HTTPException(404, f"there is no task {name!r}; GET /tasks lists them") from None
             except CnapsError as error:
                 raise HTTPException(409, str(error)) from error
-            return await answer(request, recogniser)
+            return await answer(request, fitted)
 
     else:
 
@@ -230,12 +230,12 @@ def create_serving(
     return app
 
 
-def open_tasks(task: str | Path, model: str | None) -> TaskFolder | Callable[[], Recogniser]:
+def open_tasks(task: str | Path, model: str | None) -> TaskFolder | Callable[[], FittedTask]:
     """A folder of task files, or what gives the task of a single one."""
     if Path(task).is_dir():
         return TaskFolder(task, model)
-    recogniser = Recogniser.load(task, model)
-    return lambda: recogniser
+    fitted = read_task(task, model)
+    return lambda: fitted
 
 
 def serving_from_environment() -> FastAPI:

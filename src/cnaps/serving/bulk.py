@@ -24,9 +24,9 @@ class Predictor:
 
     def __init__(self, task: str, model: str | None = None, top: int = 3) -> None:
         os.environ.setdefault("CNAPS_THREADS", "1")  # there is a worker for each processor
-        from cnaps.runtime.recogniser import Recogniser
+        from cnaps.runtime.taskfile import read_task
 
-        self.recogniser, self.top = Recogniser.load(task, model), top
+        self.fitted, self.top = read_task(task, model), top
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
         """From a column `path` to the columns `path`, `labels` and `probabilities` (best first) and `error`."""
@@ -38,9 +38,9 @@ class Predictor:
         def on_error(index: int, error: CnapsError) -> None:
             rows[index] = (), str(error).replace("the image", paths[index], 1)
 
-        for where, probabilities in self.recogniser.predict(map(_read, paths), on_error):
+        for where, probabilities in self.fitted.predict(map(_read, paths), on_error):
             for index, each in zip(where, probabilities, strict=True):
-                rows[index] = Result.of(paths[index], self.recogniser.names, each, self.top).ranking, ""
+                rows[index] = Result.of(paths[index], self.fitted.names, each, self.top).ranking, ""
         return {
             "path": paths,
             "labels": [[label for label, _ in ranking] for ranking, _ in rows],
@@ -61,9 +61,9 @@ def predict_on_ray(
         import ray
     except ImportError as error:
         raise CnapsError("this engine needs one more package: pip install 'cnaps[ray]'") from error
-    from cnaps.runtime.recogniser import Recogniser
+    from cnaps.runtime.taskfile import read_task
 
-    Recogniser.load(task, model)  # say what is wrong with it once, and here
+    read_task(task, model)  # say what is wrong with it once, and here
     paths = list(_addresses(sources))
     if not ray.is_initialized():
         ray.init(log_to_driver=False, include_dashboard=False, logging_level=logging.ERROR)

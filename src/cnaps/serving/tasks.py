@@ -7,7 +7,8 @@ from collections import OrderedDict
 from pathlib import Path
 
 from cnaps.errors import CheckpointError, CnapsError, InputError
-from cnaps.runtime.recogniser import Recogniser
+from cnaps.runtime.task import FittedTask
+from cnaps.runtime.taskfile import read_task
 
 ENDINGS = (".safetensors", ".task")
 _KEPT = 32  # tasks in memory: each holds the weights of its network with FiLM folded in
@@ -21,7 +22,7 @@ class TaskFolder:
         if not self.folder.is_dir():
             raise InputError(f"there is no folder {folder}")
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, tuple[tuple[int, ...], Recogniser | CnapsError]] = OrderedDict()
+        self._known: OrderedDict[str, tuple[tuple[int, ...], FittedTask | CnapsError]] = OrderedDict()
 
     def files(self) -> dict[str, Path]:
         """The task files there are now; a name from outside is looked up here and never becomes part of a path."""
@@ -31,7 +32,7 @@ class TaskFolder:
             raise CnapsError(f"the folder of tasks cannot be read: {error.strerror or error}") from error
         return {path.name: path for path in found if path.is_file()}
 
-    def find(self, name: str) -> Recogniser:
+    def find(self, name: str) -> FittedTask:
         """The task as its file is now: KeyError where there is none, CheckpointError where it is damaged."""
         path = self.files()[name]
         with self._lock:
@@ -47,9 +48,9 @@ class TaskFolder:
             raise found
         return found
 
-    def _read(self, path: Path) -> Recogniser | CnapsError:
+    def _read(self, path: Path) -> FittedTask | CnapsError:
         try:
-            return Recogniser.load(path, self.model)
+            return read_task(path, self.model)
         except CnapsError as error:  # kept like a task, so that a damaged file is not read for every request
             return CheckpointError(str(error).replace(str(path), path.name))
 

@@ -50,11 +50,16 @@ export async function upload(files, place) {
   const group = Math.random().toString(36).slice(2);
   uploading = { done: 0, total: (uploading?.total ?? 0) + files.length };
   try {
-    for (let i = 0; i < files.length; i += 8) {
+    for (let i = 0, n; i < files.length; i += n) {
+      n = 1; // a request has few files and far less bytes than it may have
+      for (let bytes = files[i].file.size; n < 8 && i + n < files.length; n++) {
+        bytes += files[i + n].file.size;
+        if (bytes > 6e7) break;
+      }
       const form = new FormData();
       form.append("place", place);
       form.append("group", group);
-      for (const { file, path } of files.slice(i, i + 8)) {
+      for (const { file, path } of files.slice(i, i + n)) {
         form.append("files", file, file.name);
         form.append("paths", path ?? file.name);
       }
@@ -63,7 +68,7 @@ export async function upload(files, place) {
       sum.added += report.added.length;
       sum.known.push(...report.known);
       sum.refused.push(...report.refused);
-      uploading.done += Math.min(8, files.length - i);
+      uploading.done += n;
     }
   } catch (error) {
     toast(error.message, { kind: "bad" });

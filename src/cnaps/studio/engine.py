@@ -16,23 +16,18 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.nn import functional as F
 
 from cnaps.errors import CnapsError
-from cnaps.nn.adapted import Adapted
-from cnaps.nn.model import CNAPs
-from cnaps.nn.statistics import ClassStatistics
-from cnaps.runtime.recogniser import Examples, Recogniser
-from cnaps.runtime.review import LeftOut, leave_one_out, project, suspects
+from cnaps.maths.statistics import ClassStatistics
+from cnaps.runtime.engine import Engine
+from cnaps.runtime.review import LeftOut, project, suspects
 from cnaps.runtime.suggest import choose
+from cnaps.runtime.task import Examples, FittedTask
+from cnaps.runtime.taskfile import read_task
 from cnaps.studio.store import Plan, Project
 
-# By `python -m benchmarks.studio COLLECTIONS`: nineteen in twenty answers without a mark are right, and at most
-# one in twenty images of the classes is taken for a stranger.
+# By `python -m benchmarks.studio COLLECTIONS`: nineteen in twenty answers without a mark are right.
 UNSURE = 0.8  # below this probability the best class is a guess
-STRANGE = 0.95  # the share of examples that fit their class better than a stranger does
 _CHUNK = 32
 _SUGGESTED = 24
 _KEPT = 4_000  # decoded images in memory
@@ -52,13 +47,13 @@ class Interrupted(Exception):
     """The project changed: what is being computed is out of date."""
 
 
-class Engine(threading.Thread):
-    """Learns in the background; `recogniser`, `insight` and `status` are what it has come to."""
+class Learner(threading.Thread):
+    """Learns in the background; `fitted`, `insight` and `status` are what it has come to."""
 
-    def __init__(self, project: Project, model: CNAPs, source: str, pause: float = 0.15) -> None:
+    def __init__(self, project: Project, model: Engine, pause: float = 0.15) -> None:
         super().__init__(name="engine", daemon=True)
-        self.project, self.model, self.source = project, model, source
-        self.recogniser: Recogniser | None = None
+        self.project, self.model = project, model
+        self.fitted: FittedTask | None = None
         self.insight = Insight()
         self.status: dict[str, Any] = {"phase": "waiting", "text": ""}
         self._numbers = itertools.count(1)  # several threads count
@@ -66,8 +61,8 @@ class Engine(threading.Thread):
         self._pause = pause  # changes come in bursts; wait for the end of one
         self._changed, self._stopping, self._behind = threading.Event(), False, True
         self._pixels: dict[str, np.ndarray] = {}
-        self._features: dict[str, Tensor] = {}  # under the FiLM of _base
-        self._base: Adapted | None = None
+        self._features: dict[str, np.ndarray] = {}  # under the FiLM of _base
+        self._base: FittedTask | None = None
         self._origin: object = None  # what FiLM was made from
         project.listeners.append(self.wake)
         self._changed.set()
@@ -108,12 +103,11 @@ class Engine(threading.Thread):
                 self._say("error", f"something went wrong while learning: {error!r}")
             self._behind = False
 
-    @torch.no_grad()
     def _follow(self) -> None:
         plan = self.project.plan()
         self._forget_others({i for ids in (*plan.classes.values(), plan.test, plan.pool) for i in ids})
         if len(plan.names) < 2:
-            self.recogniser, self.insight = None, Insight()
+            self.fitted, self.insight = None, Insight()
             self._say("waiting", "")
             return
         started = time.monotonic()
@@ -132,20 +126,20 @@ class Engine(threading.Thread):
             self._origin = origin
             self._conclude(replace(plan, pool=[]), thorough=False)
             self._conclude(plan, thorough=True)
-        assert self.recogniser is not None
-        self._say("ready", f"Learned from {self.recogniser.adapted.seen} images", time.monotonic() - started)
+        assert self.fitted is not None
+        self._say("ready", f"Learned from {self.fitted.seen} images", time.monotonic() - started)
 
-    def _learn(self, plan: Plan) -> tuple[Adapted, dict[str, Tensor]]:
+    def _learn(self, plan: Plan) -> tuple[FittedTask, dict[str, np.ndarray]]:
         """Read all examples, and their features; or take what an imported task learned, whose FiLM then stays."""
         if plan.task is not None:
-            return Recogniser.load(plan.task, self.model).adapted, {}
+            return read_task(plan.task, self.model), {}
         own = sorted(plan.classes)
         pixels = self._read([i for name in own for i in plan.classes[name]])
-        adapted = Recogniser.learn(self.model, Examples(pixels, [n for n in own for _ in plan.classes[n]])).adapted
+        fitted = FittedTask.learn(self.model, Examples(pixels, [n for n in own for _ in plan.classes[n]]))
         self._check_current()
-        return adapted, _features_in(adapted.statistics, [plan.classes[name] for name in own])
+        return fitted, _features_in(fitted.statistics, [plan.classes[name] for name in own])
 
-    def _statistics(self, plan: Plan, features: Tensor, labels: Tensor) -> ClassStatistics:
+    def _statistics(self, plan: Plan, features: np.ndarray, labels: np.ndarray) -> ClassStatistics:
         """Of the classes in the order of their names; `labels` count those with images only."""
         assert self._base is not None
         own = sorted(plan.classes)
@@ -153,13 +147,13 @@ class Engine(threading.Thread):
         if plan.task is None:
             return ClassStatistics.of(features, labels, len(own), scatter=scatter)
         order = list(plan.learned)
-        earlier = self._base.statistics.select(torch.tensor(list(plan.learned.values())))
+        earlier = self._base.statistics.select(list(plan.learned.values()))
         if own:
             order += [name for name in own if name not in plan.learned]
-            place = torch.tensor([order.index(name) for name in own])
+            place = [order.index(name) for name in own]
             added = ClassStatistics.of(features, labels, len(own), scatter=scatter)
             earlier = earlier.merge(added, place, len(order))
-        return earlier.select(torch.tensor([order.index(name) for name in plan.names]))
+        return earlier.select([order.index(name) for name in plan.names])
 
     def _conclude(self, plan: Plan, *, thorough: bool) -> None:
         """Predictions and everything else, from features under the present FiLM.
@@ -173,24 +167,23 @@ class Engine(threading.Thread):
         asked = [*plan.test, *plan.pool]
         features = self._embed([*asked, *examples])
         questions, answers = features[: len(asked)], features[len(asked) :]
-        labels = torch.tensor([k for k, name in enumerate(own) for _ in plan.classes[name]], dtype=torch.long)
+        labels = np.array([k for k, name in enumerate(own) for _ in plan.classes[name]], np.int64)
         statistics = self._statistics(plan, answers, labels)
         judged = plan.task is None  # what an imported task has seen is not here to be judged
         seen = len(labels) + (0 if judged else base.seen)
-        adapted = Adapted(self.model, base.film, torch.arange(len(names)), statistics, base.task_embedding, seen)
-        recogniser = Recogniser(adapted, names, self.model.image_size, self.source)
-        probabilities = recogniser.probabilities(questions)
-        level = stranger_level(recogniser, answers, labels) if judged else math.inf
-        strange = recogniser.novelty(questions) > level
+        level = base.none_level(answers, labels) if judged else None
+        fitted = base.with_classes(names, statistics, seen, level)
+        probabilities = fitted.probabilities(questions)
+        strange = fitted.novelty(questions) > (math.inf if level is None else level)
         keys = [self.project.find_class(name) or "" for name in names]
         review = self.insight.review if judged else None
         if judged and (thorough or review is None):
-            review = _review(recogniser, answers, labels, examples, keys)
+            review = _review(fitted, answers, labels, examples, keys)
         n = len(plan.test)
-        vectors = features.double().cpu().numpy()
+        vectors = features.astype(np.float64)
         next_ones = choose(probabilities[n:], vectors[n : len(asked)], _SUGGESTED) if plan.pool else []
         points = project(vectors).round(3).tolist() if len(vectors) else []
-        self.recogniser = recogniser
+        self.fitted = fitted
         self.insight = Insight(
             {i: _prediction(p, keys, bool(s)) for i, p, s in zip(asked, probabilities, strange, strict=True)},
             review,
@@ -199,24 +192,24 @@ class Engine(threading.Thread):
         )
         self.version = next(self._numbers)
 
-    def _embed(self, images: Sequence[str]) -> Tensor:
+    def _embed(self, images: Sequence[str]) -> np.ndarray:
         assert self._base is not None
         missing = [i for i in images if i not in self._features]
         for start in range(0, len(missing), _CHUNK):
             part = missing[start : start + _CHUNK]
-            features = self._base.features(self.model.preprocess(self._read(part)))
+            features = self._base.features(self._read(part))
             self._features.update(zip(part, features, strict=True))
             self._check_current()
         width = self._base.statistics.means.shape[1]
-        return torch.stack([self._features[i] for i in images]) if images else torch.empty(0, width)
+        return np.stack([self._features[i] for i in images]) if images else np.empty((0, width), np.float32)
 
-    def _read(self, images: Sequence[str]) -> Tensor:
+    def _read(self, images: Sequence[str]) -> np.ndarray:
         for i in images:
             if i not in self._pixels:
                 if len(self._pixels) >= _KEPT:
                     self._pixels.pop(next(iter(self._pixels)))
                 self._pixels[i] = self.project.pixels(i)
-        return torch.from_numpy(np.stack([self._pixels[i] for i in images])).permute(0, 3, 1, 2)
+        return np.stack([self._pixels[i] for i in images]).transpose(0, 3, 1, 2)
 
     def _forget_others(self, keep: set[str]) -> None:
         for store in (self._pixels, self._features):
@@ -232,29 +225,13 @@ class Engine(threading.Thread):
         self.version = next(self._numbers)
 
 
-def _features_in(statistics: ClassStatistics, images: Sequence[Sequence[str]]) -> dict[str, Tensor]:
+def _features_in(statistics: ClassStatistics, images: Sequence[Sequence[str]]) -> dict[str, np.ndarray]:
     """Features of the images of each class, where statistics still hold them one by one: a second pass saved."""
-    found: dict[str, Tensor] = {}
+    found: dict[str, np.ndarray] = {}
     for mean, rows, ids in zip(statistics.means, statistics.scatter or (), images, strict=False):
         if len(rows) == len(ids):
             found.update(zip(ids, mean + rows, strict=True))
     return found
-
-
-@torch.no_grad()
-def stranger_level(recogniser: Recogniser, features: Tensor, labels: Tensor, share: float = STRANGE) -> float:
-    """The novelty beyond which an image looks like none of the classes.
-
-    That of the examples that fit their class worst, each seen against the others of its class; infinite where
-    too few classes have a second example.
-    """
-    statistics, emphasis = recogniser.adapted.statistics, recogniser.adapted.model.head.emphasis
-    counts = statistics.counts[labels][:, None]
-    others = (counts * statistics.means[labels] - features)[counts[:, 0] > 1]
-    if len(others) < 4:
-        return math.inf
-    own = features[counts[:, 0] > 1]
-    return float((1 - F.cosine_similarity(own * emphasis, others * emphasis)).quantile(share))
 
 
 def _prediction(probabilities: np.ndarray, keys: Sequence[str], stranger: bool) -> dict[str, Any]:
@@ -268,10 +245,10 @@ def _prediction(probabilities: np.ndarray, keys: Sequence[str], stranger: bool) 
 
 
 def _review(
-    recogniser: Recogniser, features: Tensor, labels: Tensor, examples: Sequence[str], keys: Sequence[str]
+    fitted: FittedTask, features: np.ndarray, labels: np.ndarray, examples: Sequence[str], keys: Sequence[str]
 ) -> dict[str, Any]:
-    fit = leave_one_out(recogniser.adapted.model.head, features, labels, recogniser.temperature)
-    judged, worst = LeftOut.of(fit, labels.numpy()), suspects(fit, labels.numpy())
+    fit = fitted.left_out(features, labels)
+    judged, worst = LeftOut.of(fit, labels), suspects(fit, labels)
     found = [
         {"id": examples[i], "better": keys[k], "fit": float(fit[i, labels[i]]), "better_fit": float(fit[i, k])}
         for i, k in worst

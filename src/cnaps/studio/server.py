@@ -17,12 +17,13 @@ from fastapi.responses import FileResponse, JSONResponse, Response, StreamingRes
 from fastapi.staticfiles import StaticFiles
 
 from cnaps.errors import CnapsError, InputError
-from cnaps.runtime.recogniser import open_model
+from cnaps.runtime.engine import open_engine
+from cnaps.runtime.taskfile import write_task
 from cnaps.serving.app import add_prediction, explain_input
 from cnaps.serving.decoding import Decoder
 from cnaps.serving.safety import Guard
 from cnaps.studio.archive import MAX_ZIP, write_zip
-from cnaps.studio.engine import Engine
+from cnaps.studio.engine import Learner
 from cnaps.studio.exporting import example_zip, import_file
 from cnaps.studio.store import Project
 
@@ -33,10 +34,10 @@ _PATIENCE = 15.0  # seconds that a request for news waits
 
 def create_studio(folder: str | Path, model: str, *, token: str | None = None) -> FastAPI:
     """The studio of a project as an ASGI application."""
-    network, source = open_model(model)
+    network = open_engine(model)
     decoder = Decoder(network.image_size)
     project = Project(folder, decoder)
-    engine = Engine(project, network, source)
+    engine = Learner(project, network)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -52,8 +53,8 @@ def create_studio(folder: str | Path, model: str, *, token: str | None = None) -
     app.add_middleware(Guard, token=token, to_disk={"/api/import": MAX_ZIP})
     app.add_exception_handler(CnapsError, _explain)
     app.add_exception_handler(RequestValidationError, explain_input)
-    app.include_router(_routes(project, engine, model), include_in_schema=False)
-    batcher = add_prediction(app, lambda: engine.recogniser, decoder)
+    app.include_router(_routes(project, engine), include_in_schema=False)
+    batcher = add_prediction(app, lambda: engine.fitted, decoder)
     app.mount("/static", StaticFiles(directory=STATIC))
     return app
 
@@ -62,7 +63,7 @@ async def _explain(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": str(error)}, 422)
 
 
-def _routes(project: Project, engine: Engine, model: str) -> APIRouter:
+def _routes(project: Project, engine: Learner) -> APIRouter:
     routes = APIRouter()
     importing = asyncio.Lock()  # one at a time: each may fill the disk
     session = secrets.token_hex(4)  # a page that outlived a restart asks about versions that never were
@@ -131,7 +132,7 @@ def _routes(project: Project, engine: Engine, model: str) -> APIRouter:
     def export(kind: str) -> Response:
         name = "".join(c if c.isascii() and c.isalnum() else "-" for c in project.name).strip("-") or "project"
         endings = {"task": ".safetensors", "onnx": "-onnx.zip", "project": ".zip"}
-        known = engine.recogniser
+        known = engine.fitted
         if kind not in endings:
             raise InputError(f"there is: {', '.join(endings)}")
         if kind != "project" and known is None:
@@ -143,7 +144,7 @@ def _routes(project: Project, engine: Engine, model: str) -> APIRouter:
             else:
                 with tempfile.TemporaryDirectory() as scratch:
                     path = Path(scratch) / "file"
-                    known.save(path) if kind == "task" else example_zip(known, model, path, name)
+                    write_task(path, known) if kind == "task" else example_zip(known, path, name)
                     file.write(path.read_bytes())
             headers = {
                 "Content-Disposition": f'attachment; filename="{name}{endings[kind]}"',
@@ -183,7 +184,7 @@ def _pieces(file: IO[bytes], closing: contextlib.ExitStack) -> Iterator[bytes]:
             yield piece
 
 
-def _state(project: Project, engine: Engine, session: str) -> dict[str, Any]:
+def _state(project: Project, engine: Learner, session: str) -> dict[str, Any]:
     with project.lock:
         settled, version, about, can_undo = engine.settled, engine.version, project.describe(), project.can_undo
     return {
@@ -191,7 +192,7 @@ def _state(project: Project, engine: Engine, session: str) -> dict[str, Any]:
         **vars(engine.insight),
         "version": f"{session}.{version}",
         "folder": str(project.folder.absolute()),
-        "model": engine.source or "own model",
+        "model": engine.model.name or "own model",
         "can_undo": can_undo,
         "status": engine.status,
         "settled": settled,

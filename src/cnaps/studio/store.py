@@ -41,7 +41,7 @@ from cnaps.studio.description import (
 _UNDO = 100
 _DAY = 86_400.0  # seconds that garbage is kept
 # a file of the project's own, whole or half-written, by the id that it begins with
-_OWN = re.compile(r"([0-9a-f]{32})(?:\.thumb|-[0-9]+\.png)?|\.([0-9a-f]{32}).*\.[a-z0-9_]{8}\.tmp")
+_OWN = re.compile(r"([0-9a-f]{32})(?:\.thumb|-[0-9]+\.png)?|\.([0-9a-f]{32}).*\.[a-z0-9_]{8,12}\.tmp")
 _NOTHING = {".lock", ".DS_Store", "Thumbs.db", "desktop.ini"}  # a folder with only these is empty
 
 Entry: TypeAlias = dict[str, str]  # name, place; never changed, only replaced
@@ -161,9 +161,15 @@ class Project:
         with self.lock:
             if not self._past:
                 return False
-            self._restore(self._past.pop())
+            before = self._snapshot()
+            self._restore(self._past[-1])
+            try:
+                self._save()
+            except BaseException:
+                self._follow_disk(before)
+                raise
+            self._past.pop()
             self._group = ""
-            self._save()
             return True
 
     @property
@@ -294,15 +300,25 @@ class Project:
             try:
                 yield
                 if self._depth == 1 and before != self._snapshot():
-                    if not group or group != self._group:
-                        self._past = [*self._past[1 - _UNDO :], before]
-                    self._group = group
                     self._save()
             except BaseException:
-                self._restore(before)
+                self._follow_disk(before)
                 raise
             finally:
                 self._depth -= 1
+                if self._depth == 0 and before != self._snapshot():
+                    if not group or group != self._group:
+                        self._past = [*self._past[1 - _UNDO :], before]
+                    self._group = group
+
+    def _follow_disk(self, before: tuple[Any, ...]) -> None:
+        """After a failure, be what is on the disk: that may be new already when the disk fails to promise it."""
+        try:
+            saved = (self.folder / "project.json").read_text(encoding="utf-8") == self._text()
+        except (OSError, ValueError):
+            saved = False
+        if not saved:
+            self._restore(before)
 
     def _snapshot(self) -> tuple[Any, ...]:
         return self.name, dict(self.classes), list(self.images.items()), self.task, dict(self.learned)
@@ -315,16 +331,18 @@ class Project:
         known = self._known()
         self._garbage |= self._written - known
         self._written |= known
+        write_text(self.folder / "project.json", self._text())
+        for listener in self.listeners:
+            listener()
+
+    def _text(self) -> str:
         away = [
             {"id": key, **entry, "place": entry["place"] if entry["place"] in (*self.classes, TEST) else POOL}
             for key, entry in self._missing.items()
             if key not in self.images
         ]
         about = self.describe()
-        about = {**about, "images": about["images"] + away, "garbage": sorted(self._garbage)}
-        write_text(self.folder / "project.json", encode(about))
-        for listener in self.listeners:
-            listener()
+        return encode({**about, "images": about["images"] + away, "garbage": sorted(self._garbage)})
 
     def _load(self) -> None:
         path = self.folder / "project.json"

@@ -18,7 +18,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cnaps.errors import CnapsError, InputError
-from cnaps.parallel import configure_threads, cpu_count, pick_device
+from cnaps.nn.devices import configure_threads, pick_device
+from cnaps.parallel import cpu_count
 
 if TYPE_CHECKING:
     import torch

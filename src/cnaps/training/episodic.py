@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from cnaps.data.collection import Collection
+from cnaps.data.collection import Collection, class_fingerprint
 from cnaps.episodes import Sampler, Task, TaskLoader
 from cnaps.nn.adapted import Adapted
 from cnaps.nn.checkpoints import save_model
@@ -217,9 +217,13 @@ class EpisodicJob(Job):
 
     def save_model(self, folder: Path) -> None:
         """Write the (averaged) model as an ordinary model folder."""
-        sources = {
-            c.name: {"split": split or "all", "source": c.source, "licence": c.licence} for c, split in self._train
-        }
+        sources = dict(self.model.notes.get("trained_on", {}))  # of the model that training began with
+        for each, split in self._train:
+            classes = class_fingerprint(each.classes_of(split))
+            known = {"split": split or "all", "classes": classes, "source": each.source, "licence": each.licence}
+            if sources.get(each.name, known).get("classes") != classes:
+                del known["classes"]  # two splits of one data set: which classes those were is not told apart
+            sources[each.name] = known
         notes: dict[str, Any] = {"trained_on": sources}
         if self.config.loss.temperature != 1:  # what its logits were divided by is part of what was learned
             notes["calibration"] = [math.log(self.config.loss.temperature), 0.0, 0.0]

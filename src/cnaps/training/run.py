@@ -138,7 +138,7 @@ def latest_checkpoint(run: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any
     for path in reversed(files := checkpoints(run)):
         try:
             found = load_checkpoint(path)
-            _check_state(found[1], path)
+            check_state(found[1], path)
             return found
         except CheckpointError as error:
             if path == files[0]:
@@ -148,7 +148,8 @@ def latest_checkpoint(run: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any
     return None
 
 
-def _check_state(state: dict[str, Any], path: Path) -> None:
+def check_state(state: dict[str, Any], path: Path) -> None:
+    """Refuse a state that no run can be in."""
     try:
         for key in ("step", "validated", "best_step", "metrics_bytes"):
             values.count(state.get(key), key)

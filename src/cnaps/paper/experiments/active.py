@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cnaps.bridge.engine import TorchEngine
 from cnaps.data.collection import Collection
 from cnaps.errors import DataError, InputError
 from cnaps.nn.model import CNAPs
@@ -24,8 +25,8 @@ from cnaps.paper.experiments.scores import Estimate, ScoreBook, append_lines, re
 from cnaps.paper.learners import FeatureLearner, FrozenFeatures, Learner
 from cnaps.paper.learners.cnaps import TrainedLearner
 from cnaps.progress import track
-from cnaps.runtime.recogniser import Examples, Recogniser
 from cnaps.runtime.suggest import choose
+from cnaps.runtime.task import Examples, FittedTask
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -106,13 +107,14 @@ def adaptive(learner: Learner, pixels: Tensor, deal: Deal) -> tuple[Tensor, Fit]
     """Features of all images under the FiLM of the first labels, and how classifiers are made of them."""
     if not isinstance(learner, TrainedLearner) or not isinstance(learner.model, CNAPs):
         raise InputError("active learning needs features that stay: cnaps, or a method on frozen features")
-    examples = Examples(pixels[deal.start], deal.labels[deal.start].tolist())
-    recogniser = Recogniser.learn(learner.model, examples)
+    examples = Examples(pixels[deal.start].numpy(), deal.labels[deal.start].tolist())
+    fitted = FittedTask.learn(TorchEngine(learner.model), examples)
 
     def fit(features: Tensor, labels: Tensor) -> Callable[[Tensor], np.ndarray]:
-        return recogniser.refit(features, labels).probabilities
+        again = fitted.refit(features.numpy(), labels.numpy())
+        return lambda rows: again.probabilities(rows.numpy())
 
-    return recogniser.features(pixels), fit
+    return torch.from_numpy(fitted.features(pixels.numpy())), fit
 
 
 def frozen_fit(learner: FeatureLearner) -> Fit:

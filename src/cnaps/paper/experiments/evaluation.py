@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cnaps.data.collection import Collection
+from cnaps.data.collection import Collection, class_fingerprint
 from cnaps.episodes import Sampler, TaskDescription, read_manifest
 from cnaps.episodes.task import flat_rows
 from cnaps.errors import DataError
@@ -71,6 +71,31 @@ class TaskSet:
                 raise DataError(f"{path}: two tasks of {name} have the same index")
         digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
         return cls(found, {name: some[:count] for name, some in tasks.items()}, {"manifest": digest})
+
+
+def seen_in_training(model: TaskModel, task_set: TaskSet, title: str) -> list[str]:
+    """What to know of the tasks' classes before their accuracy is believed, a sentence each."""
+    noted = model.notes.get("trained_on")
+    if noted is None:
+        return [f"what {title} was trained on is not noted: classes of these tasks may have been among it"]
+    fingerprints = {about.get("classes") for about in noted.values()}
+    found = []
+    for name, tasks in task_set.tasks.items():
+        collection = task_set.collections[name]
+        used = {collection.classes[index] for task in tasks for index in task.classes}
+        trained: set[str] = set()
+        for split in (*collection.splits, "all"):
+            members = collection.classes_of(split)
+            about = noted.get(name, {})  # early models noted the name of the split alone
+            early = "classes" not in about and about.get("split") == split
+            if early or class_fingerprint(members) in fingerprints:
+                trained.update(members)
+        if both := used & trained:
+            many = f"{len(both)} of the {len(used)} classes of {name}"
+            found.append(f"{title} was trained on {many} in these tasks: this is no few-shot accuracy")
+        elif name in noted and not trained:
+            found.append(f"{title} was trained on {name}, but on which of its classes is not known here")
+    return found
 
 
 class FeatureStore:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cnaps.bridge.engine import TorchEngine
 from cnaps.data.collection import Collection
 from cnaps.episodes import TaskDescription
 from cnaps.nn.model import CNAPs
@@ -19,8 +20,8 @@ from cnaps.paper.experiments.reporting import COLOURS, Report, Table, new_figure
 from cnaps.paper.experiments.scores import Estimate, ScoreBook, append_lines, measure, over_tasks, read_lines
 from cnaps.parallel import read_ahead
 from cnaps.progress import track
-from cnaps.runtime.recogniser import Examples, Recogniser
-from cnaps.runtime.review import judge, leave_one_out
+from cnaps.runtime.review import judge
+from cnaps.runtime.task import Examples, FittedTask
 
 FLIPPED = 0.1  # of the labels
 _SCORES = ("novelty", "1 - highest probability")
@@ -76,29 +77,28 @@ def measure_trust(
     """Calibration bins before and after the temperature, AUROC of scores of novelty, flipped labels found."""
     from sklearn.metrics import roc_auc_score
 
-    recogniser = Recogniser.learn(model, Examples(context, labels.tolist()))
-    features = recogniser.features(torch.cat([targets, outside]))
-    with torch.no_grad():
-        logits = recogniser.adapted.classify(features[: len(targets)]).double()
+    engine = TorchEngine(model)
+    fitted = FittedTask.learn(engine, Examples(context.numpy(), labels.tolist()))
+    features = fitted.features(torch.cat([targets, outside]).numpy())
+    logits = torch.from_numpy(fitted.classifier(features[: len(targets)])).double()
     found: dict[str, Any] = {
         "context": len(labels),
         "bins": {
             "before": measure(logits, truth)["bins"],
-            "after": measure(logits / recogniser.temperature, truth)["bins"],
+            "after": measure(logits / fitted.temperature, truth)["bins"],
         },
     }
     if len(outside):
         novel = np.arange(len(features)) >= len(targets)
-        scores = recogniser.novelty(features), 1 - recogniser.probabilities(features).max(1)
+        scores = fitted.novelty(features), 1 - fitted.probabilities(features).max(1)
         found["auroc"] = {
             name: round(float(roc_auc_score(novel, each)), 4) for name, each in zip(_SCORES, scores, strict=True)
         }
     wrong, flipped = flip_labels(labels, seed)
     if len(flipped):
-        recogniser = Recogniser.learn(model, Examples(context, wrong.tolist()))
-        given = recogniser.features(context)
-        fit = leave_one_out(model.head, given, wrong, recogniser.temperature)
-        judged = judge(fit, wrong.numpy(), recogniser.names)
+        fitted = FittedTask.learn(engine, Examples(context.numpy(), wrong.tolist()))
+        fit = fitted.left_out(fitted.features(context.numpy()), wrong.numpy())
+        judged = judge(fit, wrong.numpy(), fitted.names)
         found["flipped"] = {
             "labels": len(flipped),
             "first": len(flipped & {each.index for each in judged[: len(flipped)]}),

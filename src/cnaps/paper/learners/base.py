@@ -71,9 +71,10 @@ class FittedTask:
         return self.classify(self.features(images))
 
 
-def count_buffers(module: nn.Module) -> int:
+def count_numbers(classifier: object) -> int:
     """How many numbers a classifier consists of."""
-    return sum(value.numel() for value in module.buffers())
+    held = classifier.buffers() if isinstance(classifier, nn.Module) else vars(classifier).values()
+    return sum(value.numel() for value in held if isinstance(value, Tensor))
 
 
 def class_means(features: Tensor, labels: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cnaps.nn.adapted import Adapted
 from cnaps.nn.task_model import Fitted, TaskModel
-from cnaps.paper.learners.base import FittedTask, Predictor, count_buffers
+from cnaps.paper.learners.base import FittedTask, Predictor, count_numbers
 
 
 class TrainedLearner:
@@ -32,6 +32,6 @@ class TrainedLearner:
 
 def _count(fitted: Fitted) -> int:
     if isinstance(fitted, Adapted):
-        return len(fitted.film) + count_buffers(fitted.classifier)
+        return len(fitted.film) + count_numbers(fitted.classifier)
     assert isinstance(fitted, FittedTask)
     return fitted.numbers

@@ -18,7 +18,7 @@ from cnaps.nn.frozen import CHUNK, feature_groups, staged_features, unit_feature
 from cnaps.nn.model import ModelConfig
 from cnaps.nn.shared import SharedTerms
 from cnaps.nn.task_model import TaskModel
-from cnaps.paper.learners.base import FittedTask, count_buffers
+from cnaps.paper.learners.base import FittedTask, count_numbers
 
 StageFilm = Sequence[Sequence[SiteFilm]]
 
@@ -34,7 +34,7 @@ class EmbeddingModel(TaskModel):
         if self.config.shared_rank:
             self.shared = SharedTerms(self.backbone.stages, self.config.shared_rank)
 
-    def classifier(self, features: Tensor, labels: Tensor) -> nn.Module:
+    def classifier(self, features: Tensor, labels: Tensor) -> Callable[[Tensor], Tensor]:
         """From unit features (N, d) and labels 0..C-1 (N,) to a module from features (M, d) to logits (M, C)."""
         raise NotImplementedError
 
@@ -43,7 +43,7 @@ class EmbeddingModel(TaskModel):
         classes, index = self._check(images, labels)
         network = self.network()
         classifier = self.classifier(self.run(network, images), index)
-        return FittedTask(classes, lambda x: self.run(network, x), classifier, count_buffers(classifier))
+        return FittedTask(classes, lambda x: self.run(network, x), classifier, count_numbers(classifier))
 
     def _check(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         check_images(images, "context images", self.backbone.min_image_size)
@@ -64,7 +64,10 @@ class EmbeddingModel(TaskModel):
             made = unite if torch.is_grad_enabled() else _folded
             modules = [made(module, some) for module, some in zip(modules, units, strict=True)]
         return lambda images: unit_features(
-            staged_features(modules, images.to(self.device), every_stage=self.every_stage), self.groups
+            staged_features(
+                modules, self.backbone.pools[1:], images.to(self.device), every_stage=self.every_stage
+            ),
+            self.groups,
         )
 
     def run(self, network: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:

@@ -68,7 +68,9 @@ class GradientLearner:
         batch = self.descent.batch or len(images)
 
         def embed(images: Tensor) -> Tensor:
-            features = staged_features(part.modules(), pixels(images), every_stage=self.every_stage)
+            features = staged_features(
+                part.modules(), self.backbone.pools[1:], pixels(images), every_stage=self.every_stage
+            )
             return unit_features(features, groups) if from_prototypes else features
 
         with torch.no_grad():

@@ -124,7 +124,9 @@ class _Staged(nn.Module):
         self.backbone, self.every_stage = backbone, every_stage
 
     def forward(self, images: Tensor) -> Tensor:
-        return staged_features(united_modules(self.backbone), images, every_stage=self.every_stage)
+        return staged_features(
+            united_modules(self.backbone), self.backbone.pools[1:], images, every_stage=self.every_stage
+        )
 
 
 class ProtoMaml(Maml):

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from cnaps.nn.backbones import Backbone
 from cnaps.nn.frozen import FrozenFeatures
 from cnaps.nn.model import ModelConfig
-from cnaps.paper.learners.base import FeatureLearner, Predictor, class_means, count_buffers
+from cnaps.paper.learners.base import FeatureLearner, Predictor, class_means, count_numbers
 from cnaps.paper.learners.embedding import EmbeddingModel
 
 
@@ -63,7 +63,7 @@ class _Comparison(FeatureLearner):
     def fit(self, features: Tensor, labels: Tensor) -> Predictor:
         """Nothing is optimised."""
         made = self.comparison(features, labels, torch.tensor(self.scale))
-        return Predictor(made, count_buffers(made))
+        return Predictor(made, count_numbers(made))
 
 
 class ProtoNet(_Comparison):

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.adaptation import FilmAdaptation
 from cnaps.nn.backbones import Backbone
 from cnaps.nn.film import Film
 from cnaps.nn.heads import CosineHead
 from cnaps.nn.model import ModelConfig
-from cnaps.nn.statistics import ClassStatistics
-from cnaps.paper.learners.base import FittedTask, class_means, count_buffers
+from cnaps.paper.learners.base import FittedTask, class_means, count_numbers
 from cnaps.paper.learners.embedding import EmbeddingModel
 
 BUCKETS = 2048  # classes of the auxiliary task
@@ -72,7 +72,7 @@ class Tadam(EmbeddingModel):
         statistics = ClassStatistics.of(embedded, index, len(classes), scatter=False)
         made = self.head.classifier(statistics)
         task = TadamTask(
-            classes, lambda x: self.head.embed(self.run(network, x)), made, len(film) + count_buffers(made)
+            classes, lambda x: self.head.embed(self.run(network, x)), made, len(film) + count_numbers(made)
         )
         task.film, task.task_embedding, task.means = film, embedding, statistics.means
         return task

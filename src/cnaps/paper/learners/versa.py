@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cnaps.maths.heads import Classifier, LinearClassifier
+from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.backbones import Backbone
-from cnaps.nn.heads import LinearClassifier, LinearHead
+from cnaps.nn.heads import LinearHead
 from cnaps.nn.model import ModelConfig
-from cnaps.nn.statistics import ClassStatistics
 from cnaps.paper.learners.base import class_means
 from cnaps.paper.learners.embedding import EmbeddingModel
 
@@ -23,7 +24,7 @@ class VersaHead(LinearHead):
     length = 5.0  # of features: weights that begin as class means are then good prototypes
 
     def __init__(self, features: int, bias_width: int | None = None) -> None:
-        super().__init__(features, bias_width)
+        super().__init__([features], bias_width)
         self.log_variance = nn.Linear(features, features + 1)
         nn.init.zeros_(self.log_variance.weight)
         nn.init.constant_(self.log_variance.bias, -8.0)  # nearly certain at first: the deterministic head
@@ -32,7 +33,7 @@ class VersaHead(LinearHead):
         """All of one length."""
         return self.length * features
 
-    def classifier(self, statistics: ClassStatistics) -> nn.Module:
+    def classifier(self, statistics: ClassStatistics) -> Classifier:
         """Draws weights (L, C, d) and biases (L, C); in eval mode always the same draws."""
         mean = super().classifier(statistics)
         assert isinstance(mean, LinearClassifier)
@@ -72,7 +73,7 @@ class Versa(EmbeddingModel):
         self.head = VersaHead(sum(self.groups), self.config.bias_width)
         self.train(False)
 
-    def classifier(self, features: Tensor, labels: Tensor) -> nn.Module:
+    def classifier(self, features: Tensor, labels: Tensor) -> Classifier:
         """Drawn weights and biases from class means."""
         counts = torch.bincount(labels).to(features.dtype)
         return self.head.classifier(ClassStatistics(counts, class_means(self.head.embed(features), labels)))

@@ -1,0 +1,127 @@
+"""A torch model behind the runtime's protocol: for models without a bundle, objects of one's own, and GPUs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cnaps.bridge.bundle import describe, make_graphs
+from cnaps.errors import InputError
+from cnaps.nn.adapted import default_chunk
+from cnaps.nn.checkpoints import load_model
+from cnaps.nn.devices import pick_device
+from cnaps.nn.film import Film
+from cnaps.nn.model import CNAPs
+from cnaps.runtime.bundle import Bundle
+from cnaps.runtime.engine import Adaptation, Engine, Network, Support
+
+
+class TorchEngine:
+    """A CNAPs model on any device."""
+
+    def __init__(self, model: CNAPs, name: str = "") -> None:
+        self.model, self.name = model, name
+        self.fingerprint, self.image_size, self.head = model.fingerprint(), model.image_size, model.head.numpy
+        sites = model.backbone.site_channels if model.adaptation is not None else []
+        self.film_numbers = 2 * sum(channels for stage in sites for channels in stage)
+        self.embedding_size = model.config.embedding_size
+        self.notes = model.notes
+        normalisation = model.backbone.normalisation
+        self.normalisation = normalisation.mean, normalisation.std
+
+    def check_size(self, size: int) -> int:
+        """Torch runs at any size that leaves something to pool."""
+        if size < self.model.backbone.min_image_size:
+            raise InputError(f"images of {size} pixels are too small: take {self.model.backbone.min_image_size}")
+        return size
+
+    @torch.no_grad()
+    def adapt(self, support: Support, earlier: tuple[np.ndarray, int] | None = None) -> Adaptation:
+        """One pass over the examples."""
+        images, labels = self._images(support.pixels), torch.from_numpy(support.labels)
+        if earlier is None:
+            adapted = self.model.adapt(images, labels)
+        else:
+            embedding, count = torch.from_numpy(earlier[0]).to(self.model.device), earlier[1]
+            adapted = self.model._adapt(images, torch.arange(support.ways), labels, embedding, count)
+        assert adapted.context_features is not None
+        return Adaptation(
+            _numpy(adapted.film.vector()),
+            _numpy(adapted.context_features),
+            _numpy(adapted.task_embedding.double()),
+            self._network(adapted.features),
+        )
+
+    @torch.no_grad()
+    def embedding(self, pixels: np.ndarray) -> np.ndarray:
+        """The mean over the rows of the set encoder."""
+        model = self.model
+        return _numpy(model._task_embedding(self._images(pixels), default_chunk(model.device)).double())
+
+    def network(self, film: np.ndarray) -> Network:
+        """The network with a task's FiLM."""
+        model = self.model
+        sites = model.backbone.site_channels if model.adaptation is not None else []
+        parts = Film.from_vector(torch.from_numpy(film).to(model.device), sites)
+        with torch.no_grad():
+            return self._network(model.network(parts))
+
+    def frozen(self) -> Network:
+        """The backbone as it was pre-trained."""
+
+        @torch.no_grad()
+        def run(pixels: np.ndarray) -> np.ndarray:
+            rows = [_numpy(self.model.backbone(part)) for part in self._images(pixels).split(32)]
+            return np.concatenate(rows)
+
+        return run
+
+    def bundle(self) -> Bundle:
+        """Graphs and weights, made on the spot."""
+        state = {name: _numpy(value) for name, value in self.model.state_dict().items()}
+        return Bundle(asdict(self.model.config), describe(self.model), state, make_graphs(self.model))
+
+    def _images(self, pixels: np.ndarray) -> Tensor:
+        return self.model.preprocess(torch.from_numpy(np.ascontiguousarray(pixels)))
+
+    def _network(self, features: Callable[[Tensor], Tensor]) -> Network:
+        @torch.no_grad()
+        def run(pixels: np.ndarray) -> np.ndarray:
+            chunk = default_chunk(self.model.device)
+            return np.concatenate([_numpy(features(part)) for part in self._images(pixels).split(chunk)])
+
+        return run
+
+
+def open_torch(source: Any, device: str = "auto") -> Engine | None:
+    """A torch engine for a `CNAPs` or the folder of one; None for what it does not know."""
+    if isinstance(source, CNAPs):
+        return TorchEngine(source)
+    if not isinstance(source, str | os.PathLike):
+        return None
+    config = Path(source) / "config.json"
+    stamp = config.stat().st_mtime_ns if config.is_file() else 0
+    return _open_folder(os.fspath(source), device, stamp)
+
+
+@lru_cache(maxsize=4)
+def _open_folder(source: str, device: str, stamp: int) -> TorchEngine:
+    model = load_model(source)
+    try:
+        return TorchEngine(model.to(pick_device(device)), source if stamp == 0 else "")
+    except (RuntimeError, AssertionError) as error:  # no such device, or a build of torch without it
+        reason = str(error).splitlines()[0]
+        raise InputError(f"the device {device!r} cannot be used: {reason}") from error
+
+
+def _numpy(tensor: Tensor) -> np.ndarray:
+    found: np.ndarray = tensor.detach().cpu().numpy()
+    return found

@@ -1,0 +1,195 @@
+"""A model for the runtime: the settings and weights that torch reads too, and the network as ONNX graphs.
+
+`bundle.json` says how weights become the numbers of the graphs: batch norms are folded into convolutions, low-rank
+terms (LoRA) added to them. FiLM of a task is then one factor and one shift more of the same numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from cnaps.errors import CheckpointError, InputError
+from cnaps.maths.heads import Head, create_head
+from cnaps.runtime.onnx import Graph, read_graph
+from cnaps.weights import digest_of, package_weights
+
+FORMAT, VERSION = "cnaps-bundle", 1
+BUNDLE, GRAPHS = "bundle.json", "graphs"
+INPUT = "normalised"  # what the stem reads: float images
+
+Weights = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where FiLM goes: the layer whose weight it multiplies and whose bias it multiplies and shifts."""
+
+    layer: str
+    channels: int
+
+
+class Bundle:
+    """Graphs, weights and the few numbers that hold a model together."""
+
+    def __init__(
+        self, settings: Mapping[str, Any], about: Mapping[str, Any], state: Weights, graphs: Mapping[str, bytes]
+    ) -> None:
+        self.settings = settings  # of the model, as `ModelConfig` has them
+        self.about = about
+        self.notes: dict[str, Any] = {}
+        self._state, self._graphs = state, graphs
+        self.fingerprint: str = about["fingerprint"]
+        self.image_size: int = about["image_size"]
+        self.channels: list[int] = about["channels"]
+        self.sites = [[Site(str(layer), int(n)) for layer, n in stage] for stage in about["sites"]]
+        self.mean, self.std = (
+            np.array(about["normalisation"][name], np.float32).reshape(1, -1, 1, 1) for name in ("mean", "std")
+        )
+
+    @property
+    def stages(self) -> list[str]:
+        """Names of the graphs of the stages, in order."""
+        return [f"stages.{i}" for i in range(len(self.channels) - 1)]
+
+    @property
+    def groups(self) -> list[int]:
+        """The widths of the pooled features that the head reads."""
+        return self.channels[1:] if self.settings["features"] == "all" else self.channels[-1:]
+
+    @property
+    def film_numbers(self) -> int:
+        """How many FiLM numbers a task has."""
+        return 2 * sum(site.channels for stage in self.sites for site in stage)
+
+    @property
+    def embedding_size(self) -> int:
+        """Of the task embedding z_G; 0 where there is none."""
+        return int(self.settings["embedding_size"])
+
+    @property
+    def autoregressive(self) -> bool:
+        """Whether the FiLM of a stage depends on the activations before it."""
+        return self.settings["adaptation"] == "film+ar"
+
+    def check_size(self, size: int) -> int:
+        """A size that the graphs can be used at."""
+        smallest, step = self.about["min_image_size"], self.about["size_step"]
+        if step == 0 and size != self.image_size:
+            raise InputError(f"this model reads images of {self.image_size} pixels, not {size}")
+        if size < smallest or (step and (size - self.image_size) % step):
+            raise InputError(
+                f"images cannot be read at {size} pixels: take {smallest} or more, in steps of {step}"
+            )
+        return size
+
+    @cached_property
+    def head(self) -> Head:
+        """The head, on numpy arrays."""
+        numbers = {k.removeprefix("head."): v for k, v in self._state.items() if k.startswith("head.")}
+        return create_head(self.settings["head"], self.groups, numbers)
+
+    def graph(self, name: str) -> Graph:
+        """A graph without its weights."""
+        return read_graph(self._graphs[name], f"the graph {name}")
+
+    def weights(self, graph: str) -> Weights:
+        """The weights of a graph that no task changes: of the set encoder, or of a stage's FiLM generators."""
+        starts: tuple[str, ...] = ("set_encoder.",)
+        if graph.startswith("film."):
+            stage = graph.removeprefix("film.")
+            starts = (f"adaptation.stage_encoders.{stage}.", f"adaptation.generators.{stage}.")
+        return {name: value for name, value in self._state.items() if name.startswith(starts)}
+
+    @cached_property
+    def layers(self) -> Weights:
+        """The numbers of stem and stages without FiLM: folded, with low-rank terms."""
+        return self._folded(lora=True)
+
+    @cached_property
+    def frozen_layers(self) -> Weights:
+        """The same of the backbone as it was pre-trained, for comparisons."""
+        return self._folded(lora=False)
+
+    def _folded(self, *, lora: bool) -> Weights:
+        theta = dict(self._theta)
+        for conv, how in self.about["folded"].items():
+            weight = theta[f"{conv}.weight"]
+            if lora and "lora" in how:
+                outer, inner = (self._state[f"shared.{part}.{how['lora']}"] for part in ("outer", "inner"))
+                weight = weight + (outer @ inner)[:, :, None, None]
+            if "norm" in how:
+                norm = how["norm"]
+                scale = theta[f"{norm}.weight"] / np.sqrt(theta[f"{norm}.running_var"] + np.float32(how["eps"]))
+                bias = theta.get(f"{conv}.bias", np.float32(0))
+                theta[f"{conv}.bias"] = (bias - theta[f"{norm}.running_mean"]) * scale + theta[f"{norm}.bias"]
+                weight = weight * scale[:, None, None, None]
+            theta[f"{conv}.weight"] = weight
+        return theta
+
+    @cached_property
+    def _theta(self) -> Weights:
+        package = self.about["package"]
+        if package is not None and not any(name.startswith("backbone.") for name in self._state):
+            held = package_weights(package["name"])
+            return {ours: held[theirs] for ours, theirs in package["keys"].items()}
+        start = "backbone."
+        return {name.removeprefix(start): value for name, value in self._state.items() if name.startswith(start)}
+
+
+def read_bundle(folder: str | os.PathLike[str]) -> Bundle:
+    """Open the bundle in a model's folder; whatever does not fit its digest is refused."""
+    folder = Path(folder)
+    config, about = _read_json(folder / "config.json"), _read_json(folder / BUNDLE)
+    if about.get("format") != FORMAT or not isinstance(about.get("version"), int):
+        raise CheckpointError(f"{folder / BUNDLE} is no bundle of cnaps")
+    if about["version"] > VERSION:
+        raise CheckpointError(f"{folder / BUNDLE} was written by a newer version of cnaps: upgrade to read it")
+    weights = folder / "model.safetensors"
+    try:
+        raw = weights.read_bytes()
+        graphs = {path.stem: path.read_bytes() for path in sorted((folder / GRAPHS).glob("*.onnx"))}
+        state = {name: _single(value) for name, value in load_file(weights).items()}
+    except (OSError, SafetensorError, ValueError) as error:
+        raise CheckpointError(f"{folder} is damaged: {error}") from error
+    if config.get("digest") != digest_of(config, [raw]) or about.get("digest") != graphs_digest(about, graphs):
+        raise CheckpointError(f"{folder} is damaged: its files do not fit their digests")
+    try:
+        bundle = Bundle(config["model"], about, state, graphs)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{folder} is no bundle that this version knows: {error}") from error
+    bundle.notes = config.get("notes") or {}
+    return bundle
+
+
+def has_bundle(folder: str | os.PathLike[str]) -> bool:
+    """Whether a model's folder holds its graphs."""
+    return (Path(folder) / BUNDLE).is_file()
+
+
+def graphs_digest(about: Mapping[str, Any], graphs: Mapping[str, bytes]) -> str:
+    """Of everything that a bundle adds to a model."""
+    return digest_of(about, [part for name in sorted(graphs) for part in (name.encode(), graphs[name])])
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path} cannot be read: it is no description of a model")
+    return found
+
+
+def _single(value: np.ndarray) -> np.ndarray:
+    return value.astype(np.float32) if value.dtype == np.float16 else value

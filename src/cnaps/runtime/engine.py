@@ -1,0 +1,283 @@
+"""What turns images into adapted features: one small protocol, and the engine that needs onnxruntime alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+
+from cnaps.errors import CheckpointError, InputError
+from cnaps.maths.arrays import members_of
+from cnaps.maths.heads import Head
+from cnaps.parallel import thread_count
+from cnaps.runtime.bundle import Bundle, has_bundle, read_bundle
+from cnaps.runtime.onnx import write_model
+from cnaps.weights import INSTALLED, list_models
+
+CHUNK = 32  # images that are run at once: few enough for a processor's cache
+Network: TypeAlias = Callable[[np.ndarray], np.ndarray]  # pixels uint8 (n, 3, S, S) -> embedded features (n, d)
+
+
+@dataclass(frozen=True)
+class Support:
+    """Examples as an engine reads them: pixels uint8 (N, 3, S, S) and classes 0..ways-1 (N,)."""
+
+    pixels: np.ndarray
+    labels: np.ndarray
+    ways: int
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """What one pass over the examples gives."""
+
+    film: np.ndarray  # (F,) gamma and beta, site by site
+    features: np.ndarray  # (N, d) of the examples, as the head's classifier reads them
+    embedding: np.ndarray  # (E,) z_G, the mean over these examples and those before
+    network: Network  # with this FiLM
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """A model that adapts. The runtime's own is `OnnxEngine`; others come from packages that are installed."""
+
+    name: str  # of a model that comes with the package; empty for others
+    fingerprint: str
+    image_size: int
+    head: Head
+    film_numbers: int
+    embedding_size: int
+    notes: dict[str, Any]
+    normalisation: tuple[tuple[float, ...], tuple[float, ...]]  # mean, std of pixels of 0..255
+
+    def check_size(self, size: int) -> int:
+        """A size at which images can be read, or an error that says which can."""
+
+    def adapt(self, support: Support, earlier: tuple[np.ndarray, int] | None = None) -> Adaptation:
+        """FiLM for a task; `earlier` is the task embedding so far, and of how many images."""
+
+    def embedding(self, pixels: np.ndarray) -> np.ndarray:
+        """The task embedding of these images alone (E,)."""
+
+    def network(self, film: np.ndarray) -> Network:
+        """The network with a task's FiLM."""
+
+    def frozen(self) -> Network:
+        """The pre-trained backbone as it is, for comparisons."""
+
+    def bundle(self) -> Bundle:
+        """Its graphs and weights, for export."""
+
+
+class OnnxEngine:
+    """A bundle run by onnxruntime."""
+
+    def __init__(self, bundle: Bundle, name: str = "", folder: str = "") -> None:
+        self._bundle, self.name, self._folder = bundle, name, folder
+        self.fingerprint, self.image_size, self.head = bundle.fingerprint, bundle.image_size, bundle.head
+        self.film_numbers, self.embedding_size = bundle.film_numbers, bundle.embedding_size
+        self.notes = bundle.notes
+        about = bundle.about["normalisation"]
+        self.normalisation = tuple(about["mean"]), tuple(about["std"])
+        self._sessions: dict[str, Any] = {}  # of what no task changes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and other processes open the model again: a pickle holds its name, not the network."""
+        if not self._folder:
+            return OnnxEngine, (self._bundle, self.name)
+        return _reopen, (self.name or self._folder, self.fingerprint)
+
+    def check_size(self, size: int) -> int:
+        """A size that the graphs can be used at."""
+        return self._bundle.check_size(size)
+
+    def bundle(self) -> Bundle:
+        """What it runs."""
+        return self._bundle
+
+    def adapt(self, support: Support, earlier: tuple[np.ndarray, int] | None = None) -> Adaptation:
+        """One pass: before each stage its FiLM is made, and the session with it then reads the examples."""
+        bundle = self._bundle
+        embedding = self.embedding(support.pixels)
+        if earlier is not None:
+            before, count = earlier
+            share = len(support.pixels) / (len(support.pixels) + count)
+            embedding = before.astype(np.float64) + share * (embedding - before.astype(np.float64))
+        given: dict[str, np.ndarray] = {}
+        if bundle.embedding_size:
+            given["embedding"] = embedding.astype(np.float32)
+        if bundle.autoregressive:
+            given["members"] = members_of(support.labels, support.ways, np.empty(0, np.float32))
+        stem = self._fixed("stem")
+        chunks = [_run(stem, self._images(part)) for part in _chunks(support.pixels)]
+        film: list[np.ndarray] = []
+        sessions, pooled = [stem], []
+        for stage, name in enumerate(bundle.stages):
+            if bundle.sites[stage]:
+                if bundle.autoregressive:
+                    given["pooled"] = np.concatenate([mean for _, mean in chunks])
+                film.append(self._fixed(f"film.{stage}").run(None, given)[0])
+            sessions.append(self._stage(stage, film[-1] if film else None))
+            for i, (maps, _) in enumerate(chunks):
+                chunks[i] = _run(sessions[-1], maps)
+            if bundle.settings["features"] == "all" or name == bundle.stages[-1]:
+                pooled.append(np.concatenate([mean for _, mean in chunks]))
+        features = self.head.embed(np.concatenate(pooled, 1))
+        vector = np.concatenate(film) if film else np.empty(0, np.float32)
+        return Adaptation(vector, features, embedding, self._network(sessions))
+
+    def embedding(self, pixels: np.ndarray) -> np.ndarray:
+        """The mean over the rows of the set encoder."""
+        if not self.embedding_size:
+            return np.empty(0)
+        size = self._bundle.about["set_encoder_size"]
+        images = np.concatenate([_shrink(self._images(part), size) for part in _chunks(pixels)])
+        session = self._fixed("set_encoder")
+        whole = [images] if self._bundle.settings["set_encoder_norm"] == "context" else _chunks(images)
+        return np.concatenate([session.run(None, {"images": part})[0] for part in whole]).mean(0, dtype=np.float64)
+
+    def network(self, film: np.ndarray) -> Network:
+        """Stem and stages with FiLM in their weights."""
+        sessions, start = [self._fixed("stem")], 0
+        for stage, sites in enumerate(self._bundle.sites):
+            count = 2 * sum(site.channels for site in sites)
+            sessions.append(self._stage(stage, film[start : start + count] if count else None))
+            start += count
+        return self._network(sessions)
+
+    def frozen(self) -> Network:
+        """Without FiLM and without what training added to the weights."""
+        layers = self._bundle.frozen_layers
+        return self._network([self._session(name, layers) for name in ("stem", *self._bundle.stages)])
+
+    def _network(self, sessions: Sequence[Any]) -> Network:
+        every = self._bundle.settings["features"] == "all"
+
+        def run(pixels: np.ndarray) -> np.ndarray:
+            rows = []
+            for part in _chunks(pixels):
+                maps, pooled = self._images(part), []
+                for session in sessions:
+                    maps, mean = _run(session, maps)
+                    pooled.append(mean)
+                rows.append(np.concatenate(pooled[1:] if every else pooled[-1:], 1))
+            return self.head.embed(np.concatenate(rows))
+
+        return run
+
+    def _images(self, pixels: np.ndarray) -> np.ndarray:
+        return (pixels.astype(np.float32) - self._bundle.mean) / self._bundle.std
+
+    def _stage(self, stage: int, film: np.ndarray | None) -> Any:
+        name = self._bundle.stages[stage]
+        if film is None:
+            return self._fixed(name)
+        return self._session(name, with_film(self._bundle, stage, film))
+
+    def _fixed(self, name: str) -> Any:
+        """A session that all tasks share."""
+        if name not in self._sessions:
+            plain = name == "stem" or name.startswith("stages.")
+            self._sessions[name] = self._session(
+                name, self._bundle.layers if plain else self._bundle.weights(name)
+            )
+        return self._sessions[name]
+
+    def _session(self, name: str, weights: Any) -> Any:
+        graph = self._bundle.graph(name)
+        used = {key: value for key, value in weights.items() if key.encode() in graph.nodes}
+        return _make_session(write_model(graph, used))
+
+
+def with_film(bundle: Bundle, stage: int, film: np.ndarray) -> dict[str, np.ndarray]:
+    """The numbers of a stage with FiLM: weight * gamma, bias * gamma + beta."""
+    start = f"{bundle.stages[stage]}."
+    layers = {name: value for name, value in bundle.layers.items() if name.startswith(start)}
+    place = 0
+    for site in bundle.sites[stage]:
+        gamma, beta = film[place : place + site.channels], film[place + site.channels : place + 2 * site.channels]
+        weight, bias = layers[f"{site.layer}.weight"], layers.get(f"{site.layer}.bias", np.float32(0))
+        layers[f"{site.layer}.weight"] = weight * gamma.reshape(-1, *[1] * (weight.ndim - 1))
+        layers[f"{site.layer}.bias"] = bias * gamma + beta
+        place += 2 * site.channels
+    return layers
+
+
+def _run(session: Any, maps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    (port,) = session.get_inputs()
+    found, mean = session.run(None, {port.name: maps})
+    return found, mean
+
+
+def _chunks(images: np.ndarray) -> list[np.ndarray]:
+    return [images[i : i + CHUNK] for i in range(0, len(images), CHUNK)]
+
+
+def _shrink(images: np.ndarray, size: int | None) -> np.ndarray:
+    """The mean over what each pixel of the smaller image covers (area interpolation)."""
+    side = images.shape[-1]
+    if size is None or side <= size:
+        return images
+    cover = np.zeros((size, side), np.float32)
+    for i in range(size):
+        first, last = i * side // size, -(-(i + 1) * side // size)
+        cover[i, first:last] = 1 / (last - first)
+    return np.ascontiguousarray(cover @ images @ cover.T)
+
+
+def _make_session(model: bytes) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = thread_count()
+    options.log_severity_level = 3
+    # a network is several sessions that take turns: threads of one must not wait busily while another works
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def open_engine(source: Any, device: str = "auto") -> Engine:
+    """The engine of a model: by its name (see `list_models`), its folder, or an object that another engine knows.
+
+    What this layer cannot run (a torch model, a model without graphs, a GPU) is offered to the engines of
+    installed packages, by their entry points in the group `cnaps.engines`.
+    """
+    if isinstance(source, Engine):
+        return source
+    if isinstance(source, str | os.PathLike):
+        named = os.fspath(source) in list_models()
+        folder = INSTALLED / os.fspath(source) if named else Path(source)
+        if has_bundle(folder) and device in ("auto", "cpu"):
+            stamp = (folder / "config.json").stat().st_mtime_ns
+            return _open_bundle(str(folder.absolute()), os.fspath(source) if named else "", stamp)
+        if not (folder / "config.json").is_file():
+            names = ", ".join(list_models()) or "none"
+            raise CheckpointError(f"no model at {folder}: there is no config.json (models by name: {names})")
+    for entry in entry_points(group="cnaps.engines"):
+        try:
+            opened: Engine | None = entry.load()(source, device)
+        except ImportError:
+            continue
+        if opened is not None:
+            return opened
+    raise InputError(
+        f"{source} cannot be used without torch: pip install 'cnaps[train]', or `cnaps ship` it first"
+    )
+
+
+@lru_cache(maxsize=4)
+def _open_bundle(folder: str, name: str, stamp: int) -> OnnxEngine:
+    return OnnxEngine(read_bundle(folder), name, folder)
+
+
+def _reopen(source: str, fingerprint: str) -> Engine:
+    engine = open_engine(source)
+    if engine.fingerprint != fingerprint:
+        raise CheckpointError(f"the model {source} is another one now ({engine.fingerprint}, not {fingerprint})")
+    return engine
