@@ -32,7 +32,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     model:
-        The name of a model that comes with the package (see `cnaps.list_models`), a folder, or a `CNAPs`.
+        The name of a model that comes with the package (see `cnaps.list_models`), a folder, or a `CNAPs`; or a
+        pre-trained network on this machine, used frozen: `transformers:FOLDER`, `timm:NAME`.
     image_size:
         The side in pixels at which images are read: `auto` decides by the examples (small drawings need no 224);
         what it chose is `image_size_`. Larger shows more and takes longer.
