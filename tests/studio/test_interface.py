@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 schemathesis = pytest.importorskip("schemathesis")
 requests = pytest.importorskip("requests")
 
-from cnaps.nn.checkpoints import DEFAULT_MODEL  # noqa: E402
 from cnaps.serving.app import create_serving  # noqa: E402
 from cnaps.studio.server import create_studio  # noqa: E402
+from cnaps.weights import DEFAULT_MODEL  # noqa: E402
 
 EXAMPLES = 15  # of each operation, and as many that do not fit the description
 ADDRESS = "http://127.0.0.1"

@@ -17,11 +17,11 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from cnaps.nn.checkpoints import DEFAULT_MODEL
 from cnaps.serving.app import create_serving
 from cnaps.serving.connections import CONNECTIONS, SECONDS
 from cnaps.serving.safety import IN_FLIGHT
 from cnaps.studio.server import create_studio
+from cnaps.weights import DEFAULT_MODEL
 
 from .conftest import ROOT, Server, until
 
