@@ -50,6 +50,9 @@ _SORT = typer.Option(
 )
 _LINK = typer.Option(False, "--link", help="With --sort-into: links instead of copies, which take no space.")
 _MODEL = typer.Option(None, "--model", help="A model by name (see `cnaps models`) or folder.")
+_SIZE = typer.Option(
+    "auto", "--size", help="Side in pixels at which images are read, such as 160; auto decides by the examples."
+)
 _FLIP = typer.Option(
     False, "--flip", help="Learn from mirror images too: for animals or cups, not for letters or road signs."
 )
@@ -79,6 +82,7 @@ def classify(
     sort_to: Path | None = _SORT,
     link: bool = _LINK,
     model: str | None = _MODEL,
+    size: str = _SIZE,
     flip: bool = _FLIP,
     device: str = _DEVICE,
     force: bool = FORCE,
@@ -94,7 +98,7 @@ def classify(
     inputs = read_by([examples, *files, *_paths(labelled)], [*images, model])
     _check_outputs(out, report, save, inputs, force)
     _check_options(report, thumbnails, sort_to, link, [examples, *map(Path, images)])
-    fitted, left_out = _learn(labelled, model, flip, device)
+    fitted, left_out = _learn(labelled, model, flip, device, size)
     level = _none_level(fitted, none_of_these, none_above)
     results, skipped = _classify_files(fitted, files, top, level)
     results = _with_truth(results, images, files, fitted)
@@ -113,6 +117,7 @@ def fit(
     examples: Path = _EXAMPLES,
     task: Path = typer.Argument(..., help="The task file to write, such as birds.task."),
     model: str | None = _MODEL,
+    size: str = _SIZE,
     flip: bool = _FLIP,
     device: str = _DEVICE,
     force: bool = FORCE,
@@ -122,7 +127,7 @@ def fit(
 
     labelled = find_examples(examples)
     _check_outputs(None, None, task, read_by([examples, *_paths(labelled)], [model]), force)
-    fitted, left_out = _learn(labelled, model, flip, device)
+    fitted, left_out = _learn(labelled, model, flip, device, size)
     from cnaps.runtime.taskfile import write_task
 
     write_task(task, fitted)
@@ -311,11 +316,13 @@ def _sort(results: list[Result], folder: Path | None, link: bool) -> None:
         sort_into(folder, results, link=link)
 
 
-def _learn(labelled: list[tuple[Path, str]], model: str | None, flip: bool, device: str) -> tuple[FittedTask, int]:
+def _learn(
+    labelled: list[tuple[Path, str]], model: str | None, flip: bool, device: str, size: str
+) -> tuple[FittedTask, int]:
     """What was learned, and how many examples could not be read."""
     from cnaps.errors import CnapsError, DataError
     from cnaps.runtime.engine import open_engine
-    from cnaps.runtime.task import Examples, FittedTask, check_enough
+    from cnaps.runtime.task import Examples, FittedTask, check_enough, choose_size
     from cnaps.weights import DEFAULT_MODEL
 
     labels = [label for _, label in labelled]
@@ -328,7 +335,8 @@ def _learn(labelled: list[tuple[Path, str]], model: str | None, flip: bool, devi
         warn(f"{error}: this example is left out")
 
     files = [path for path, _ in labelled]
-    examples = Examples.read(files, labels, engine.image_size, on_error)
+    pixels = choose_size(engine, files, int(size) if size.isdecimal() else size)
+    examples = Examples.read(files, labels, pixels, on_error)
     lost = sorted(set(labels) - set(map(str, examples.names)))
     if lost:
         raise DataError(f"no image of the class {lost[0]!r} can be read: add some, or remove the class")

@@ -13,12 +13,12 @@ from sklearn.exceptions import NotFittedError
 
 from cnaps.errors import CnapsError, InputError
 from cnaps.images.finding import find_images
-from cnaps.images.inputs import Images
-from cnaps.runtime.engine import open_engine
+from cnaps.images.inputs import Images, as_images
+from cnaps.runtime.engine import Engine, open_engine
 from cnaps.runtime.export import export_onnx
 from cnaps.runtime.review import Judgement, judge
 from cnaps.runtime.suggest import Suggestion, suggest
-from cnaps.runtime.task import Examples, FittedTask, Name, check_enough
+from cnaps.runtime.task import Examples, FittedTask, Name, check_enough, choose_size
 from cnaps.runtime.taskfile import read_task, write_task
 from cnaps.weights import DEFAULT_MODEL
 
@@ -32,7 +32,11 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     model:
-        The name of a model that comes with the package (see `cnaps.list_models`), a folder, or a `CNAPs`.
+        The name of a model that comes with the package (see `cnaps.list_models`), a folder, or a `CNAPs`; or a
+        pre-trained network on this machine, used frozen: `transformers:FOLDER`, `timm:NAME`.
+    image_size:
+        The side in pixels at which images are read: `auto` decides by the examples (small drawings need no 224);
+        what it chose is `image_size_`. Larger shows more and takes longer.
     flip:
         Learn from the mirror image of each example too: sensible where left and right do not matter.
     updates:
@@ -57,12 +61,14 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         self,
         model: Any = DEFAULT_MODEL,
         *,
+        image_size: int | str = "auto",
         flip: bool = False,
         updates: str = "freeze",
         device: str = "auto",
         skip_unreadable: bool = False,
     ) -> None:
         self.model = model
+        self.image_size = image_size
         self.flip = flip
         self.updates = updates
         self.device = device
@@ -71,7 +77,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     def fit(self, X: Images, y: Sequence[Any]) -> FewShotClassifier:
         """Learn from examples, and forget everything learned before."""
         engine = open_engine(self.model, self.device)
-        examples = self._examples(X, y, engine.image_size)
+        examples = self._examples(X, y, engine)
         check_enough(examples.names)
         self.task_ = FittedTask.learn(engine, examples, flip=self.flip)
         self.examples_ = [examples]  # for `review`
@@ -84,10 +90,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         """
         if not hasattr(self, "task_"):
             engine = open_engine(self.model, self.device)
-            examples = self._examples(X, y, engine.image_size)
+            examples = self._examples(X, y, engine)
             self.task_ = FittedTask.learn(engine, examples, flip=self.flip)
         else:
-            examples = self._examples(X, y, self.task_.image_size)
+            examples = self._examples(X, y, self.task_.engine, self.task_.image_size)
             self.task_ = self.task_.update(examples, mode=self.updates, flip=self.flip)
         self.examples_ = [*getattr(self, "examples_", []), examples]
         return self
@@ -102,6 +108,11 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     def classes_(self) -> np.ndarray:
         """The classes, sorted: the order of the columns of `predict_proba`."""
         return np.array(self._fitted().names)
+
+    @property
+    def image_size_(self) -> int:
+        """The side in pixels at which images are read."""
+        return self._fitted().image_size
 
     def predict_proba(self, X: Images) -> np.ndarray:
         """The probability of each class for each image (N, C)."""
@@ -128,9 +139,15 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     def novelty_threshold_(self) -> float | None:
         """The novelty beyond which an image is none of the classes: one in twenty examples is as unlike its own.
 
-        None where it is not known: with too few examples, or after learning on.
+        None where it is not known: with too few examples, or after learning on from a task file.
         """
-        return self._fitted().threshold
+        task = self._fitted()
+        given = [name for some in self.examples_ for name in some.names]
+        if task.threshold is None and set(given) == set(task.names):
+            features = task.features(np.concatenate([some.pixels for some in self.examples_]))
+            level = task.none_level(features, np.unique(given, return_inverse=True)[1])
+            self.task_ = task.with_classes(task.names, task.statistics, task.seen, level)
+        return self.task_.threshold
 
     def suggest(
         self, pool: Images | str | os.PathLike[str], n: int = 20, strategy: str = "diverse", *, seed: int = 0
@@ -162,6 +179,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a task file: what was learned, without the examples, bound to the model by its fingerprint."""
+        _ = self.novelty_threshold_  # known from now on, and written too
         write_task(path, self._fitted())
 
     @classmethod
@@ -176,8 +194,13 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         """Write an ONNX file that needs nothing of this package; see `cnaps.runtime.export` for its use."""
         export_onnx(self._fitted(), path)
 
-    def _examples(self, images: Images, labels: Sequence[Any], size: int) -> Examples:
-        examples = Examples.read(images, labels, size, self._skip if self.skip_unreadable else None)
+    def _examples(
+        self, images: Images, labels: Sequence[Any], engine: Engine, size: int | None = None
+    ) -> Examples:
+        given = as_images(images)
+        sources: Any = given if hasattr(given, "__getitem__") else list(given)
+        size = size or choose_size(engine, sources, self.image_size)
+        examples = Examples.read(sources, labels, size, self._skip if self.skip_unreadable else None)
         lost = {str(label) for label in labels} - {str(name) for name in examples.names}
         if examples.names and lost:
             raise InputError(f"no image of the class {min(lost)!r} can be read: add some, or leave the class out")

@@ -197,12 +197,14 @@ class Shelf:
 class _State:
     """What the command line knows of an application's state, handed on to the open project."""
 
+    _shelf: Shelf
+
     def __init__(self, shelf: Shelf) -> None:
         object.__setattr__(self, "_shelf", shelf)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if self._shelf.studio is not None:  # type: ignore[has-type]
-            setattr(self._shelf.studio.state, name, value)  # type: ignore[has-type]
+        if self._shelf.studio is not None:
+            setattr(self._shelf.studio.state, name, value)
 
 
 def _stored(folder: Path) -> dict[str, Any]:
