@@ -6,10 +6,9 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from cnaps.nn.left_out import left_out_logits
-from cnaps.nn.statistics import ClassStatistics
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -18,9 +17,12 @@ from cnaps import FewShotClassifier
 from cnaps.data.collection import Collection
 from cnaps.episodes import Sampler, Task, load_task
 from cnaps.errors import CheckpointError, InputError
+from cnaps.maths.heads import Head
+from cnaps.maths.left_out import left_out_logits
+from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.backbones import Backbone
 from cnaps.nn.checkpoints import load_model, load_task_model
-from cnaps.nn.heads import Head, LinearHead
+from cnaps.nn.heads import LinearHead
 from cnaps.nn.model import CNAPs, ModelConfig
 from cnaps.paper.learners import FrozenFeatures, create_learner, find_learner, list_learners
 from cnaps.paper.learners.gradient import (
@@ -277,7 +279,7 @@ def test_no_closed_form_is_taken_for_another() -> None:
         pass
 
     with pytest.raises(InputError, match="Strange"):
-        left_out_logits(Strange(), torch.eye(4), torch.tensor([0, 0, 1, 1]))
+        left_out_logits(Strange([4], {}), np.eye(4), np.array([0, 0, 1, 1]))
 
 
 def test_nothing_but_the_command_line_imports_the_comparisons() -> None:

@@ -21,6 +21,7 @@ from cnaps.nn.checkpoints import load_model
 from cnaps.nn.devices import pick_device
 from cnaps.nn.film import Film
 from cnaps.nn.model import CNAPs, ModelConfig
+from cnaps.nn.task_model import TaskModel
 from cnaps.runtime.bundle import Bundle
 from cnaps.runtime.engine import BACKBONES, Adaptation, Engine, Network, Support
 
@@ -106,6 +107,9 @@ def open_torch(source: Any, device: str = "auto") -> Engine | None:
     """A torch engine for a `CNAPs` or the folder of one; None for what it does not know."""
     if isinstance(source, CNAPs):
         return TorchEngine(source)
+    if isinstance(source, TaskModel):
+        kind = f"a model of the compared method {source.kind!r}"
+        raise InputError(f"{kind} is for `cnaps evaluate` only: give a CNAPs model")
     if not isinstance(source, str | os.PathLike):
         return None
     if os.fspath(source).startswith(BACKBONES):
