@@ -15,6 +15,7 @@ import json
 import math
 import os
 import time
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from cnaps.nn.checkpoints import load_model
 from cnaps.nn.film import fold
 from cnaps.nn.model import CNAPs
 from cnaps.paper.experiments.comparison import comparison_report
+from cnaps.paper.experiments.reporting import provenance
 from cnaps.paper.experiments.scores import Score, Scores, measure
 
 CHUNK = 32
@@ -158,7 +160,10 @@ def read(folder: Path) -> list[Score]:
 
 def report(o: argparse.Namespace) -> None:
     """Tables and pictures, and every number as JSON."""
-    scores = Scores.of([s for s in read(o.out) if not o.sets or s.collection in o.sets.split(",")])
+    found = [s for s in read(o.out) if not o.sets or s.collection in o.sets.split(",")]
+    learners = {s.learner for s in found}
+    done = Counter((s.collection, s.index) for s in found)  # only tasks that all have done
+    scores = Scores.of([s for s in found if done[s.collection, s.index] == len(learners)])
     probes = sorted(who for who in scores.columns if who.startswith("probe-"))
     columns = dict(scores.columns.items())
     if probes:
@@ -169,12 +174,13 @@ def report(o: argparse.Namespace) -> None:
         }
     order = [who for who in ("cnaps", BEST, *columns) if who in columns]
     scores = Scores({who: columns[who] for who in dict.fromkeys(order)})
-    learners = {who: who for who in scores.columns}
+    names = {who: who for who in scores.columns}
     data = {
-        "setup": {"learner": learners, "tasks": o.about or ""},
+        "setup": {"learner": names, "tasks": o.about or ""},
         "scores": scores.to_json(),
         "name": o.result.name,
         "title": "Few-shot accuracy",
+        "made": provenance() | {"command": "make evaluate"},
     }
     data |= {
         "unseen": [n for n in o.unseen.split(",") if n in scores.collections],
