@@ -156,7 +156,7 @@ class HeadOnFeatures:
 
 def measure(method: str, backbone: str, tasks: list[Draw]) -> list[Result]:
     """Every draw with one method, in a process of its own."""
-    from cnaps.parallel import configure_threads
+    from cnaps.nn.devices import configure_threads
 
     configure_threads()
     kinds = {"logreg": LogisticRegressionOnFeatures, "head": HeadOnFeatures}

@@ -1,6 +1,6 @@
 """The calibration of a model from stored features of validation tasks (tools/cache_features.py --model MODEL).
 
-    python tools/calibrate_features.py MODEL VALID.pt[,VALID.pt]
+python tools/calibrate_features.py MODEL VALID.pt[,VALID.pt]
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections import defaultdict
 
 import numpy as np
 import torch
+from cnaps.nn.statistics import ClassStatistics
 from compare_heads import load
 
 from cnaps.nn.checkpoints import load_model, write_notes
-from cnaps.nn.statistics import ClassStatistics
 from cnaps.paper.experiments.scores import Score, fit_calibration, measure
 
 

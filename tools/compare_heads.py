@@ -18,13 +18,13 @@ from functools import partial
 from itertools import product
 
 import torch
+from cnaps.nn.left_out import left_out_logits
+from cnaps.nn.statistics import ClassStatistics
 from torch import Tensor
 from torch.nn import functional as F
 
 from cnaps.nn.checkpoints import load_model
 from cnaps.nn.heads import RidgeHead
-from cnaps.nn.left_out import left_out_logits
-from cnaps.nn.statistics import ClassStatistics
 from cnaps.paper.learners.logreg import _solve
 
 GROUPS = [16, 24, 40, 80, 112, 192, 1280]

@@ -3,8 +3,9 @@
     python tools/evaluate_default.py run OUT COLLECTION ... [--learners cnaps,probes] [--tasks 100] [--size auto]
     python tools/evaluate_default.py report OUT results/evaluation --unseen mnist,cifar10,...
 
-`run` goes on where it stood; several processes may share OUT, each with data sets of its own. FiLM other than a task's own: `--film` with a file of
-tools/mean_film.py, `identity`, or `frozen`, which is the backbone as it is.
+`run` goes on where it stood; several processes may share OUT, each with data sets of its own. `--precision
+bfloat16` is for all learners alike. FiLM other than a task's own: `--film` with a file of tools/mean_film.py,
+`identity`, or `frozen`, which is the backbone as it is.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import json
 import math
 import os
 import time
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
+import bfloat16
 import numpy as np
 import torch
 from probes import SIZES, probe
@@ -31,6 +34,7 @@ from cnaps.nn.checkpoints import load_model
 from cnaps.nn.film import fold
 from cnaps.nn.model import CNAPs
 from cnaps.paper.experiments.comparison import comparison_report
+from cnaps.paper.experiments.reporting import provenance
 from cnaps.paper.experiments.scores import Score, Scores, measure
 
 CHUNK = 32
@@ -38,7 +42,7 @@ BEST = "best probe"
 
 
 class Frozen:
-    """Features of a collection's images at one size, of all stages, each of unit length; computed once an image."""
+    """Features of a collection's images at one size, of all stages, each of unit length, computed once."""
 
     def __init__(self, model: CNAPs, collection: Collection, size: int) -> None:
         b = model.backbone
@@ -156,7 +160,10 @@ def read(folder: Path) -> list[Score]:
 
 def report(o: argparse.Namespace) -> None:
     """Tables and pictures, and every number as JSON."""
-    scores = Scores.of([s for s in read(o.out) if not o.sets or s.collection in o.sets.split(",")])
+    found = [s for s in read(o.out) if not o.sets or s.collection in o.sets.split(",")]
+    learners = {s.learner for s in found}
+    done = Counter((s.collection, s.index) for s in found)  # only tasks that all have done
+    scores = Scores.of([s for s in found if done[s.collection, s.index] == len(learners)])
     probes = sorted(who for who in scores.columns if who.startswith("probe-"))
     columns = dict(scores.columns.items())
     if probes:
@@ -167,12 +174,13 @@ def report(o: argparse.Namespace) -> None:
         }
     order = [who for who in ("cnaps", BEST, *columns) if who in columns]
     scores = Scores({who: columns[who] for who in dict.fromkeys(order)})
-    learners = {who: who for who in scores.columns}
+    names = {who: who for who in scores.columns}
     data = {
-        "setup": {"learner": learners, "tasks": o.about or ""},
+        "setup": {"learner": names, "tasks": o.about or ""},
         "scores": scores.to_json(),
         "name": o.result.name,
         "title": "Few-shot accuracy",
+        "made": provenance() | {"command": "make evaluate"},
     }
     data |= {
         "unseen": [n for n in o.unseen.split(",") if n in scores.collections],
@@ -201,6 +209,7 @@ def main() -> None:
     runs.add_argument("--seed", type=int, default=0)
     runs.add_argument("--size", default="auto")
     runs.add_argument("--film", default="own")
+    runs.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     runs.set_defaults(call=run)
     reports = commands.add_parser("report")
     reports.add_argument("out", type=Path)
@@ -211,6 +220,8 @@ def main() -> None:
     reports.set_defaults(call=report)
     o = parser.parse_args()
     torch.set_num_threads(1)
+    if getattr(o, "precision", "") == "bfloat16":
+        bfloat16.install()
     o.call(o)
 
 

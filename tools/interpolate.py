@@ -1,6 +1,6 @@
 """A model part of the way from one to another that was trained from it, its shared terms scaled.
 
-    python tools/interpolate.py FROM TO SHARE OUT [--shared 1.0]
+python tools/interpolate.py FROM TO SHARE OUT [--shared 1.0]
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@
 DATASETS holds the archives, REFERENCE words.txt and wordnet.is_a.txt. A class of caltech101 or fruits overlaps
 where a test class of ilsvrc_2012 or tiny_imagenet (their split by chance, seed 0) has its name among its names, or
 lies one step above or below a sense of that name; the ten digits of fonts, math-symbols and plate-characters
-overlap with mnist, and stop_sign with traffic_sign. What is left over is written as NAME.json for `cnaps data prepare`.
+overlap with mnist, and stop_sign with traffic_sign. What is left over is written as NAME.json, for
+`cnaps data prepare --splits`.
 """
 
 from __future__ import annotations

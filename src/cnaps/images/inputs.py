@@ -58,10 +58,10 @@ def read_pixels(source: ImageInput, size: int) -> np.ndarray:
 
 
 def look_at(source: ImageInput) -> Look | None:
-    """How large an image is and whether it has colours; None for one that cannot be read.
+    """How large an image is and whether it is ink on a ground; None for one that cannot be read.
 
     >>> look_at(np.zeros((20, 30, 3), np.uint8))
-    Look(side=24.49489742783178, colourless=True)
+    Look(side=24.49489742783178, ink=True)
     """
     try:
         if isinstance(source, str | os.PathLike | bytes):

@@ -6,9 +6,8 @@ that the head makes; z_G is `Adapted.task_embedding`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,16 +17,14 @@ from cnaps.maths.arrays import members_of
 from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.adaptation import FilmAdaptation
 from cnaps.nn.adapted import Adapted, AdaptedNetwork, default_chunk, running_mean
-from cnaps.nn.backbones import Backbone, check_sites, create_backbone
+from cnaps.nn.backbones import Backbone, check_sites
 from cnaps.nn.checks import check_images, check_labels
 from cnaps.nn.context import Context
 from cnaps.nn.encoders import SetEncoder
 from cnaps.nn.film import Film, SiteFilm, bind, bind_folded, fold, unite
 from cnaps.nn.heads import Head, create_head
 from cnaps.nn.shared import SharedTerms
-
-if TYPE_CHECKING:
-    from os import PathLike
+from cnaps.nn.task_model import Recipe, TaskModel, register_recipe
 
 ADAPTATIONS = ("none", "film", "film+ar")
 
@@ -64,7 +61,7 @@ class ModelConfig:
         raise InputError(f"no preset named {name!r}; there are: reference, paper")
 
 
-class CNAPs(nn.Module):
+class CNAPs(TaskModel):
     """A frozen backbone, the networks that adapt it to a task, and a head.
 
     >>> import torch
@@ -76,18 +73,13 @@ class CNAPs(nn.Module):
     ([3, 5, 9], (6, 3), 7680)
     """
 
-    kind: ClassVar[str] = "cnaps"  # saved with the weights: which class to load them into
+    kind = "cnaps"
 
     def __init__(self, config: ModelConfig | None = None, backbone: Backbone | None = None) -> None:
-        super().__init__()
-        self.config = config = config or ModelConfig()
-        self.notes: dict[str, Any] = {}  # what is known of the model beside its weights, such as its calibration
-        self._once: dict[int, tuple[object, nn.Module]] = {}  # folded stages, and what they were made from
+        config = config or ModelConfig()
         _check_config(config)
-        self.backbone = (
-            backbone if backbone is not None else create_backbone(config.backbone, image_size=config.image_size)
-        )
-        self.backbone.requires_grad_(False)
+        super().__init__(config, backbone)
+        self._once: dict[int, tuple[object, nn.Module]] = {}  # folded stages, and what they were made from
         self.set_encoder: SetEncoder | None = None
         if config.embedding_size:
             self.set_encoder = SetEncoder(
@@ -111,50 +103,11 @@ class CNAPs(nn.Module):
         self.head: Head = create_head(config.head, stages, config.bias_width)
         self.train(False)
 
-    @property
-    def image_size(self) -> int:
-        """The side in pixels at which images are best given."""
-        return self.config.image_size or self.backbone.image_size
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model lives."""
-        return next(self.backbone.parameters()).device
-
-    def train(self, mode: bool = True) -> CNAPs:
-        """Training mode for phi; the backbone's norms stay as they are unless it is trained jointly."""
-        super().train(mode)
-        if self.config.backbone_norm == "running":
-            self.backbone.eval()
-        return self
-
-    def phi_parameters(self) -> Iterator[nn.Parameter]:
-        """Every learned number but the backbone's."""
-        for name, parameter in self.named_parameters():
-            if not name.startswith("backbone."):
-                yield parameter
-
     def regularization(self) -> Tensor:
         """The sum of R^2 over all FiLM generators."""
         if self.adaptation is None:
-            return torch.zeros((), device=self.device)
+            return super().regularization()
         return self.adaptation.regularization()
-
-    def preprocess(self, pixels: Tensor) -> Tensor:
-        """Pixels of 0..255 (N, 3, H, W) as the backbone wants them."""
-        return self.backbone.normalisation(pixels.to(self.device))
-
-    def fingerprint(self) -> str:
-        """A hash of the configuration and of every weight: two models with the same one answer alike."""
-        from cnaps.nn.checkpoints import fingerprint
-
-        return fingerprint(self)
-
-    def save(self, folder: str | PathLike[str]) -> None:
-        """Write the model to a folder (safetensors and a readable config); `cnaps.load_model` reads it."""
-        from cnaps.nn.checkpoints import save_model
-
-        save_model(self, folder)
 
     def adapt(
         self,
@@ -297,3 +250,6 @@ def _check_config(config: ModelConfig) -> None:
         raise InputError(
             f"set_encoder_size cannot be {config.set_encoder_size}: five poolings need 32 pixels or more"
         )
+
+
+register_recipe(Recipe("cnaps", CNAPs))

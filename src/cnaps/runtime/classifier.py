@@ -32,7 +32,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     model:
-        The name of a model that comes with the package (see `cnaps.list_models`), a folder, or a `CNAPs`.
+        The name of a model that comes with the package (see `cnaps.list_models`), a folder, or a `CNAPs`; or a
+        pre-trained network on this machine, used frozen: `transformers:FOLDER`, `timm:NAME`.
     image_size:
         The side in pixels at which images are read: `auto` decides by the examples (small drawings need no 224);
         what it chose is `image_size_`. Larger shows more and takes longer.
@@ -138,9 +139,15 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     def novelty_threshold_(self) -> float | None:
         """The novelty beyond which an image is none of the classes: one in twenty examples is as unlike its own.
 
-        None where it is not known: with too few examples, or after learning on.
+        None where it is not known: with too few examples, or after learning on from a task file.
         """
-        return self._fitted().threshold
+        task = self._fitted()
+        given = [name for some in self.examples_ for name in some.names]
+        if task.threshold is None and set(given) == set(task.names):
+            features = task.features(np.concatenate([some.pixels for some in self.examples_]))
+            level = task.none_level(features, np.unique(given, return_inverse=True)[1])
+            self.task_ = task.with_classes(task.names, task.statistics, task.seen, level)
+        return self.task_.threshold
 
     def suggest(
         self, pool: Images | str | os.PathLike[str], n: int = 20, strategy: str = "diverse", *, seed: int = 0
@@ -172,6 +179,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a task file: what was learned, without the examples, bound to the model by its fingerprint."""
+        _ = self.novelty_threshold_  # known from now on, and written too
         write_task(path, self._fitted())
 
     @classmethod

@@ -20,6 +20,7 @@ from cnaps.runtime.bundle import Bundle, has_bundle, read_bundle
 from cnaps.runtime.onnx import write_model
 from cnaps.weights import INSTALLED, list_models
 
+BACKBONES = ("transformers:", "timm:")  # networks by name, used frozen
 CHUNK = 32  # images that are run at once: few enough for a processor's cache
 Network: TypeAlias = Callable[[np.ndarray], np.ndarray]  # pixels uint8 (n, 3, S, S) -> embedded features (n, d)
 
@@ -245,12 +246,14 @@ def _make_session(model: bytes) -> Any:
 def open_engine(source: Any, device: str = "auto") -> Engine:
     """The engine of a model: by its name (see `list_models`), its folder, or an object that another engine knows.
 
+    `transformers:FOLDER` and `timm:NAME` are backbones as they are, with a closed-form head and nothing trained.
+
     What this layer cannot run (a torch model, a model without graphs, a GPU) is offered to the engines of
     installed packages, by their entry points in the group `cnaps.engines`.
     """
     if isinstance(source, Engine):
         return source
-    if isinstance(source, str | os.PathLike):
+    if isinstance(source, str | os.PathLike) and not os.fspath(source).startswith(BACKBONES):
         named = os.fspath(source) in list_models()
         folder = INSTALLED / os.fspath(source) if named else Path(source)
         if has_bundle(folder) and device in ("auto", "cpu"):

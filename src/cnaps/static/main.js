@@ -14,6 +14,7 @@ onState(() => {
   if (document.activeElement !== $("#name")) $("#name").value = state.name;
   drawStatus();
   $("#undo").disabled = !state.can_undo;
+  $("#projects").hidden = !state.shelf;
   drawTeach();
   drawTest();
   drawLabel();
@@ -139,6 +140,7 @@ $("#new-class").addEventListener("submit", async (event) => {
   if (name && await change("POST", "/api/classes", { name })) $("#new-name").value = "";
 });
 $("#undo").addEventListener("click", undo);
+$("#projects").addEventListener("click", async () => { await change("POST", "/shelf/close"); location.assign("/"); });
 $("#tray-table").addEventListener("click", () => save("/api/answers/tray"));
 $("#import").addEventListener("click", () => $("#archive").click());
 $("#archive").addEventListener("change", async (event) => {

@@ -21,8 +21,8 @@ export function drawTeach() {
   $("#welcome").hidden = state.classes.length > 0;
   sync($("#classes"), state.classes, (entry) => entry.id, makeClass, (card, entry) => {
     const images = imagesIn(entry.id);
-    const name = $("input", card);
-    if (document.activeElement !== name) name.value = entry.name;
+    const name = $("textarea", card);
+    if (document.activeElement !== name && name.value !== entry.name) fill(name, entry.name);
     card.className = `card ${hue(entry.id)}`;
     card.setAttribute("aria-label", `Class ${entry.name}`);
     const total = images.length + (entry.learned?.[1] ?? 0);
@@ -35,21 +35,29 @@ export function drawTeach() {
   });
 }
 
+// names wrap, whatever their length
+function fill(area, words) {
+  area.value = words.replace(/\n/g, " ");
+  if (CSS.supports("field-sizing", "content")) return;
+  area.style.height = "auto";
+  area.style.height = `${area.scrollHeight}px`;
+}
+
 function makeClass(entry) {
   const rename = (event) => {
     const name = event.target.value.trim();
     if (name && name !== classOf(entry.id)?.name) change("PATCH", `/api/classes/${entry.id}`, { name });
     else event.target.value = classOf(entry.id)?.name ?? "";
   };
-  return h("li", { "data-place": entry.id, role: "group" },
+  return h("li", { "data-place": entry.id },
     h("div", { class: "head" },
-      h("input", { class: "quiet", "aria-label": "Name of the class", maxlength: "60", spellcheck: false, onchange: rename,
-        onkeydown: (event) => event.key === "Enter" && event.target.blur() }),
+      h("textarea", { class: "quiet", "aria-label": "Name of the class", rows: "1", maxlength: "60", spellcheck: false, onchange: rename,
+        oninput: (event) => fill(event.target, event.target.value), onkeydown: (event) => event.key === "Enter" && (event.preventDefault(), event.target.blur()) }),
       h("span", { class: "count" }),
       h("button", { class: "ghost", type: "button", "data-pick": entry.id, title: "Add images" }, "Add"),
-      h("button", { class: "ghost", type: "button", "data-camera": entry.id, title: "Take pictures with the camera", "aria-label": "Take pictures with the camera",
-        hidden: !navigator.mediaDevices?.getUserMedia }, "◉"),
-      h("button", { class: "ghost", type: "button", "data-all": "", title: "Choose all images of this class", "aria-label": "Choose all images of this class" }, "☰"),
+      h("button", { class: "ghost", type: "button", "data-camera": entry.id, title: "Take pictures with the camera",
+        hidden: !navigator.mediaDevices?.getUserMedia }, "Camera"),
+      h("button", { class: "ghost", type: "button", "data-all": "", title: "Choose all images of this class" }, "All"),
       h("button", { class: "ghost", type: "button", "aria-label": `Remove the class ${entry.name}`, title: "Remove the class",
         onclick: () => removeClass(classOf(entry.id)) }, "×")),
     h("ul", { class: "thumbs" }), h("p", { class: "hint" }));

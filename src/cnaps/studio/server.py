@@ -34,8 +34,8 @@ _FILES = 64  # a request
 _PATIENCE = 15.0  # seconds that a request for news waits
 
 
-def create_studio(folder: str | Path, model: str, *, token: str | None = None) -> FastAPI:
-    """The studio of a project as an ASGI application."""
+def create_studio(folder: str | Path, model: str, *, token: str | None = None, shelf: bool = False) -> FastAPI:
+    """The studio of a project as an ASGI application; `shelf` where it is one of several."""
     network = open_engine(model)
     decoder = Decoder(network.image_size)
     project = Project(folder, decoder)
@@ -55,20 +55,21 @@ def create_studio(folder: str | Path, model: str, *, token: str | None = None) -
     app = FastAPI(title="cnaps studio", docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.engine, app.state.leaving = engine, False
     app.add_middleware(Guard, token=token, to_disk={"/api/import": MAX_ZIP})
-    app.add_exception_handler(CnapsError, _explain)
+    app.add_exception_handler(CnapsError, explain)
     app.add_exception_handler(RequestValidationError, explain_input)
-    app.include_router(_routes(project, engine), include_in_schema=False)
+    app.include_router(_routes(project, engine, shelf), include_in_schema=False)
     app.include_router(_answering(project, engine, answers, local=token is None), include_in_schema=False)
     batcher = add_prediction(app, lambda: engine.fitted, decoder)
     app.mount("/static", StaticFiles(directory=STATIC))
     return app
 
 
-async def _explain(request: Request, error: Exception) -> Response:
+async def explain(request: Request, error: Exception) -> Response:
+    """A mistake that the page shows."""
     return JSONResponse({"error": str(error)}, 422)
 
 
-def _routes(project: Project, engine: Learner) -> APIRouter:
+def _routes(project: Project, engine: Learner, shelf: bool) -> APIRouter:
     routes = APIRouter()
     importing = asyncio.Lock()  # one at a time: each may fill the disk
     session = secrets.token_hex(4)  # a page that outlived a restart asks about versions that never were
@@ -84,7 +85,7 @@ def _routes(project: Project, engine: Learner) -> APIRouter:
             since == f"{session}.{engine.version}" and time.monotonic() < until and not request.app.state.leaving
         ):
             await asyncio.sleep(0.05)
-        return await asyncio.to_thread(_state, project, engine, session)
+        return {**await asyncio.to_thread(_state, project, engine, session), "shelf": shelf}
 
     @routes.get("/api/images/{key}")
     def thumbnail(key: str) -> Response:

@@ -137,7 +137,8 @@ class Validation:
 
     every: int = 10_000  # tasks
     tasks_per_set: int = 200
-    rule: Literal["majority", "mean"] = "majority"  # more than half of the sets (paper), or the mean accuracy
+    # better on more than half of the sets (paper), on at least half (published code), or by the mean accuracy
+    rule: Literal["majority", "half", "mean"] = "majority"
     max_ways: int = 50
     max_context: int = 500
     max_targets_per_class: int = 10
@@ -208,6 +209,10 @@ class Theta:
 
     mode: Literal["frozen", "joint", "warm-start"] = "frozen"
     warm_start_tasks: int = 0  # "warm-start": batch statistics for so many tasks, then the running ones
+    learning_rate: float | None = None  # None: that of phi; the schedule is the same
+
+    def __post_init__(self) -> None:
+        check(self.learning_rate is None or self.learning_rate > 0, "theta.learning_rate must be above 0")
 
 
 @dataclass(frozen=True)
