@@ -212,6 +212,10 @@ REQUESTS: list[tuple[str, str, dict[str, Any]]] = [
         ("POST", "/api/answers/files", {"files": {"files": (name, b"x")}})
         for name in ("..", "a" * 300, "a/../../b")
     ),
+    *(
+        ("POST", "/api/answers/files", {"data": {"paths": [path]}, "files": {"files": ("a.png", b"x")}})
+        for path in ("/", ".", "..", "\N{GRINNING FACE}" * 200, "con/nul", "\\")
+    ),
     ("POST", "/api/import", {"content": b"PK" + b"\xff" * 100}),
 ]
 

@@ -28,6 +28,7 @@ from cnaps.runtime.sorting import check_sorted, folder_name, sort_into
 from cnaps.runtime.task import FittedTask
 from cnaps.serving.decoding import Decoder
 from cnaps.serving.safety import shown
+from cnaps.studio.archive import safe_name
 
 MAX_FILES, MAX_BYTES = 20_000, 4_000_000_000  # dropped onto the page
 _SHOWN = 400  # rows that the page gets, the least certain first
@@ -76,11 +77,14 @@ class Answers:
                 self._bytes += len(data)
                 if len(self.files) >= MAX_FILES or self._bytes > MAX_BYTES:
                     raise InputError(f"at most {MAX_FILES:,} images and {MAX_BYTES // 10**9} GB at once")
-                parts = [folder_name(shown(part)) for part in PurePosixPath(name.replace("\\", "/")).parts[-3:]]
+                parts = [safe_name(shown(part)) for part in PurePosixPath(name.replace("\\", "/")).parts[-3:]]
                 # a folder for each, so that none takes the place of another of the same name
-                path = self._scratch / str(len(self.files)) / Path(*parts)
-                path.parent.mkdir(parents=True)
-                path.write_bytes(data)
+                path = self._scratch / str(len(self.files)) / Path(*parts or ["image"])
+                try:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(data)
+                except OSError as error:
+                    raise CnapsError(f"an image cannot be kept: {error.strerror or error}") from error
                 self.files.append(path)
 
     def open_folder(self, folder: str) -> None:
