@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import Unsatisfiable
 
 schemathesis = pytest.importorskip("schemathesis")
 requests = pytest.importorskip("requests")
@@ -59,7 +61,10 @@ def test_no_request_made_from_the_description_breaks_a_server(app: FastAPI) -> N
             if "{name}" in operation.path:
                 check(given(operation.as_strategy(path_parameters={"name": "things.task"}))(ask))()
             if operation.body or operation.query or operation.path_parameters:
-                check(given(operation.as_strategy(generation_mode=schemathesis.GenerationMode.NEGATIVE))(ask))()
+                with contextlib.suppress(Unsatisfiable):  # whatever is text fits what takes any text
+                    check(
+                        given(operation.as_strategy(generation_mode=schemathesis.GenerationMode.NEGATIVE))(ask)
+                    )()
     assert any(label.endswith("/predict") for label in answers)
     assert any("/api/images" in label for label in answers) == hasattr(app.state, "engine")
     assert {status for found in answers.values() for status in found} >= {200, 422}
