@@ -203,6 +203,15 @@ REQUESTS: list[tuple[str, str, dict[str, Any]]] = [
     ),
     ("POST", "/api/images", form("; charset=utf_7")),
     ("POST", "/api/images", form("")),
+    *(
+        ("POST", path, {"json": {key: folder}})
+        for path, key in (("/api/answers", "folder"), ("/api/answers/sort", "into"))
+        for folder in ("\0", "/\0", "~nobody-of-that-name/x", "/" + "a" * 5000, "", "/dev/null", "/\u00e9")
+    ),
+    *(
+        ("POST", "/api/answers/files", {"files": {"files": (name, b"x")}})
+        for name in ("..", "a" * 300, "a/../../b")
+    ),
     ("POST", "/api/import", {"content": b"PK" + b"\xff" * 100}),
 ]
 

@@ -85,9 +85,9 @@ class Answers:
 
     def open_folder(self, folder: str) -> None:
         """The images of a folder of this machine."""
-        path = Path(folder.strip().strip('"')).expanduser()
-        if not path.is_absolute() or not path.exists():
-            raise InputError(f"there is no folder {folder}: give its whole path, as a file manager shows it")
+        path = _whole_path(folder)
+        if not path.exists():
+            raise InputError(f"there is no folder {path}: give its whole path, as a file manager shows it")
         files = find_images([str(path)])
         self.clear()
         self.files, self.folder = files, str(path)
@@ -224,11 +224,23 @@ class Answers:
 
     def sort_into(self, folder: str) -> int:
         """Copy the images into a folder of this machine, a sub-folder for each class; how many were new."""
-        path = Path(folder.strip().strip('"')).expanduser()
-        if not path.is_absolute():
-            raise InputError("give the whole path of a folder, as a file manager shows it")
+        path = _whole_path(folder)
         check_sorted(path, [Path(self.folder)] if self.folder else [])
         return sort_into(path, [result for _, result in self.results])
+
+
+def _whole_path(text: str) -> Path:
+    """A path as people paste it."""
+    try:
+        path = Path(text.strip().strip('"')).expanduser()
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError, RuntimeError) as error:  # too long, with a NUL in it, of a user who is not there
+        raise InputError(f"this is no path of a folder: {error}") from error
+    if not path.is_absolute():
+        raise InputError(f"there is no folder {text}: give its whole path, as a file manager shows it")
+    return path
 
 
 def _place(answer: tuple[int, Result]) -> int:
