@@ -109,7 +109,7 @@ class LogisticRegressionOnFeatures:
 
         with torch.no_grad():
             parts = [
-                self.backbone(self.backbone.normalisation(pixels)).numpy()
+                self.backbone(self.backbone.normalisation(torch.from_numpy(pixels))).numpy()
                 for _, pixels in stream(paths, self.backbone.image_size)
             ]
         features = np.concatenate(parts)

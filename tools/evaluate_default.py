@@ -29,6 +29,7 @@ from torch.nn import functional as F
 from cnaps.data.collection import Collection
 from cnaps.episodes import Limits, Sampler, TaskDescription
 from cnaps.episodes.task import flat_rows
+from cnaps.files import write_json
 from cnaps.images.sizes import auto_size
 from cnaps.nn.checkpoints import load_model
 from cnaps.nn.film import fold
@@ -159,7 +160,7 @@ def read(folder: Path) -> list[Score]:
 
 
 def report(o: argparse.Namespace) -> None:
-    """Tables and pictures, and every number as JSON."""
+    """Every number as JSON, and the tables."""
     found = [s for s in read(o.out) if not o.sets or s.collection in o.sets.split(",")]
     learners = {s.learner for s in found}
     done = Counter((s.collection, s.index) for s in found)  # only tasks that all have done
@@ -187,10 +188,9 @@ def report(o: argparse.Namespace) -> None:
         "against": BEST if probes else order[0],
     }
     made = comparison_report(data)
-    made.write(o.result.parent if o.result.parent.name else Path("."))
-    print(made.tables[o.result.name].markdown())
-    print(made.tables["differences"].markdown() if "differences" in made.tables else "")
-    print(made.tables["calibration"].markdown())
+    write_json(o.result.with_suffix(".json"), data)  # words beside it stay as they are
+    for table in made.tables.values():
+        print(table.markdown())
 
 
 def main() -> None:
