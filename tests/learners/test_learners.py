@@ -169,7 +169,8 @@ def test_learning_ends_when_a_network_says_the_same_of_all_images(backbone: Back
                 read.append(len(images))
                 return weight.expand(len(images), 1, 1, -1).transpose(1, 3)
 
-        return Part(lambda: [nn.Identity(), Dead()], [weight])
+        before = [nn.Identity() for _ in backbone.stages]  # the stem and all stages but the last
+        return Part(lambda: [*before, Dead()], [weight])
 
     images, labels = tasks[0].context_images, tasks[0].context_labels
     GradientLearner("dead", backbone, dead, Descent(200, 0.01, batch=len(images))).adapt(images, labels)
