@@ -139,9 +139,12 @@ class HeadOnFeatures:
         self.model.backbone.load_pretrained()
 
     def images(self, paths: list[str]) -> Iterator[Tensor]:
+        import torch
+
         from cnaps.images.inputs import stream
 
-        return (self.model.preprocess(pixels) for _, pixels in stream(paths, self.model.image_size))
+        size = self.model.image_size
+        return (self.model.preprocess(torch.from_numpy(pixels)) for _, pixels in stream(paths, size))
 
     def fit(self, paths: list[str], labels: list[str]) -> None:
         import torch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 
 import typer
@@ -64,3 +65,6 @@ def main(arguments: list[str] | None = None) -> None:
         about = f"{error.filename}: " if error.filename else ""
         echo(f"error: {about}{error.strerror or error}", fg="red", err=True)
         sys.exit(2)
+    finally:
+        if arguments is None:  # an interrupt on the way out would only change the exit code
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
