@@ -174,7 +174,7 @@ def read_bundle(folder: str | os.PathLike[str]) -> Bundle:
             _check_parts(bundle, graphs)
     except CnapsError as error:
         raise CheckpointError(f"{folder} cannot be used: {error}") from error
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise CheckpointError(f"{folder} is no bundle that this version knows: {error}") from error
     return bundle
 
