@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -22,7 +22,7 @@ from cnaps.runtime.onnx import write_model
 from cnaps.weights import INSTALLED, list_models
 
 BACKBONES = ("transformers:", "timm:")  # networks by name, used frozen
-CHUNK = 32  # images that are run at once: few enough for a processor's cache
+PIXELS = 32 * 96 * 96  # that are run at once: few enough for a processor's cache, and for little memory
 Network: TypeAlias = Callable[[np.ndarray], np.ndarray]  # pixels uint8 (n, 3, S, S) -> embedded features (n, d)
 
 
@@ -243,7 +243,8 @@ def _explained(part: str) -> Iterator[None]:
 
 
 def _chunks(images: np.ndarray) -> list[np.ndarray]:
-    return [images[i : i + CHUNK] for i in range(0, len(images), CHUNK)]
+    count = max(1, PIXELS // (images.shape[-1] * images.shape[-2]))
+    return [images[i : i + count] for i in range(0, len(images), count)]
 
 
 def _shrink(images: np.ndarray, size: int | None) -> np.ndarray:
@@ -266,8 +267,22 @@ def _make_session(model: bytes) -> Any:
     options.log_severity_level = 4  # its errors are raised as well
     # a network is several sessions that take turns: threads of one must not wait busily while another works
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # nor must each keep memory for its largest batch, and a plan of it for every number of images it has seen
+    _share_memory()
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    options.enable_mem_pattern = False
     with _explained("a graph"):
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+
+
+@cache
+def _share_memory() -> None:
+    """One arena for all sessions of this process that ask for it."""
+    import onnxruntime as ort
+
+    arena = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+    plain = {"max_mem": 0, "arena_extend_strategy": -1, "initial_chunk_size_bytes": -1}
+    ort.create_and_register_allocator(arena, ort.OrtArenaCfg({**plain, "max_dead_bytes_per_chunk": -1}))
 
 
 def open_engine(source: Any, device: str = "auto") -> Engine:
