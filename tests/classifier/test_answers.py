@@ -11,8 +11,7 @@ import pytest
 from PIL import Image
 
 from cnaps import progress
-from cnaps.cli import display
-from cnaps.cli import main
+from cnaps.cli import display, main
 from cnaps.images.finding import find_images, true_labels
 from cnaps.runtime.accuracy import Accuracy
 from cnaps.runtime.novelty import NONE
