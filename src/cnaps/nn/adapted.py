@@ -40,6 +40,7 @@ class Adapted:
         statistics: ClassStatistics,
         task_embedding: Tensor,
         seen: int,
+        image_size: int,
     ) -> None:
         self.model = model
         self.film = film
@@ -47,6 +48,7 @@ class Adapted:
         self.statistics = statistics
         self.task_embedding = task_embedding  # z_G
         self.seen = seen  # images read so far
+        self.image_size = image_size  # of the context: the network is the one for this size
         self.context_features: Tensor | None = None  # (N, d) of the context itself
 
     def update(self, images: Tensor, labels: Tensor, *, mode: str = "fixed") -> Adapted:
@@ -160,7 +162,7 @@ class Adapted:
         """Write the folded network as ONNX: float images (batch, 3, S, S) to logits (batch, C)."""
         from cnaps.nn.export import export_onnx
 
-        export_onnx(self.fold(), path, image_size or self.model.image_size)
+        export_onnx(self.fold(), path, image_size or self.image_size)
 
     def detach(self) -> Adapted:
         """The same task without the history that training needs."""
@@ -194,7 +196,7 @@ class Adapted:
             return self.classifier
 
     def _network(self, *, fuse: bool = True) -> AdaptedNetwork:
-        return self.model.network(self.film, fuse=fuse)
+        return self.model.network(self.film, self.image_size, fuse=fuse)
 
 
 class AdaptedNetwork(nn.Module):
