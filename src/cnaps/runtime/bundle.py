@@ -118,7 +118,7 @@ class Bundle:
         """The numbers of stem and stages without FiLM: folded, with the share of LoRA terms that this size has."""
         share = lora_share(image_size, self.settings.get("shared_large", 1.0))
         if share not in self._layers:
-            self._layers[share] = self._folded(share)
+            self._layers = {share: self._folded(share)}  # one at a time: images of a task have one size
         return self._layers[share]
 
     @cached_property
