@@ -1,4 +1,4 @@
-"""Print the lower bounds in pyproject.toml as exact versions; torch stays as it is pinned elsewhere."""
+"""Print the lower bounds in pyproject.toml as exact versions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,5 @@ project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml")
 extras = project["optional-dependencies"]
 # the oldest web framework has a test client that the newest httpx does not fit
 client = [line for line in extras["dev"] if line.startswith("httpx")]
-for line in [*project["dependencies"], *extras["train"], *extras["serve"], *client]:
-    if not line.startswith("torch"):
-        print(line.replace(">=", "=="))
+for line in [*project["dependencies"], *extras["train"], *extras["serve"], *extras["ship"], *client]:
+    print(line.replace(">=", "=="))

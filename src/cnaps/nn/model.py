@@ -177,8 +177,7 @@ class CNAPs(TaskModel):
                 features.append(context.readout(pools[stage + 1], stages))
         embedded = self.head.embed(torch.cat(features, 1))
         statistics = ClassStatistics.of(embedded, index, len(classes), scatter=self.head.needs_scatter)
-        seen, size = len(images) + earlier_images, images.shape[-1]
-        adapted = Adapted(self, Film(tuple(film)), classes, statistics, embedding, seen, size)
+        adapted = Adapted(self, Film(tuple(film)), classes, statistics, embedding, images.shape[-1])
         adapted.context_features = embedded
         if not torch.is_grad_enabled():
             adapted.keep(modules)

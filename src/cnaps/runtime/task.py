@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -19,7 +19,7 @@ import numpy as np
 from cnaps import values
 from cnaps.errors import InputError
 from cnaps.images.inputs import Images, OnError, as_images, look_at, stream
-from cnaps.images.sizes import auto_size
+from cnaps.images.sizes import Look, auto_size
 from cnaps.maths.calibration import own_calibration, temperature
 from cnaps.maths.heads import Classifier
 from cnaps.maths.left_out import left_out_logits
@@ -36,7 +36,12 @@ _LOOKED_AT = 16  # examples that decide about the size
 _JUDGED, _JUDGED_CLASSES = 150, 100  # about as many examples are left out in turn; of more classes, none
 
 
-def choose_size(engine: Engine, images: Sequence[Any], wanted: int | str = "auto") -> int:
+def choose_size(
+    engine: Engine,
+    images: Sequence[Any],
+    wanted: int | str = "auto",
+    look: Callable[[Any], Look | None] = look_at,
+) -> int:
     """The size at which a task's images are read: the one wanted, or by `auto` what its examples are worth.
 
     A model that was trained at one size is used at that size unless another is asked for.
@@ -49,7 +54,7 @@ def choose_size(engine: Engine, images: Sequence[Any], wanted: int | str = "auto
     if not sizes:
         return engine.image_size
     step = max(1, len(images) // _LOOKED_AT)
-    looks = [look for image in images[::step] if (look := look_at(image)) is not None]
+    looks = [found for image in images[::step] if (found := look(image)) is not None]
     return min(sizes, key=lambda size: abs(size - auto_size(looks)))
 
 
