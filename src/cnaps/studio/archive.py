@@ -157,7 +157,12 @@ class _Careful:
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self.seek, self.tell, self.close = file.seek, file.tell, lambda: None
+        self.tell, self.close = file.tell, lambda: None
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        if whence == 0 and offset < 0:
+            raise zipfile.BadZipFile("a part lies before its beginning")
+        return self._file.seek(offset, whence)
 
     def seekable(self) -> bool:
         return True
