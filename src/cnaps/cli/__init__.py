@@ -28,6 +28,7 @@ MODULES = (
     "experiment",
     "weights",
     "hub",
+    "label_studio",
     "check",
 )
 
