@@ -177,7 +177,7 @@ class Studio(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def host(pictures: Pictures) -> Iterator[str]:
-    files = {"/data/upload/7/a.png": pictures["pizza"][0].read_bytes()
+    files = {"/data/upload/7/a.png": pictures["pizza"][0].read_bytes()}
     task = {"id": 5, "data": {"picture": "/data/upload/7/a.png"}}
     files["/api/tasks/5"] = json.dumps(task).encode()
     exported = [{**task, "annotations": [annotation(50, "pizza", task=5)]}]
@@ -266,4 +266,4 @@ def test_choices_go_to_label_studio_and_come_back(
 def test_only_choices_that_the_interface_has_are_suggested() -> None:
     config = Config.parse(INTERFACE)
     assert config.result(["lion", "panda"], [0.9, 0.1])["result"][0]["value"] == {"choices": ["panda"]}
-    assert config.result(["lion"], [1.0]) == {"result": [], "score": 0.0}}
+    assert config.result(["lion"], [1.0]) == {"result": [], "score": 0.0}
