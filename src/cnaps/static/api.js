@@ -1,6 +1,7 @@
 // The server's side of things: the state it holds, and the changes it is asked for.
 
 import { plural, toast } from "./dom.js";
+import { send } from "./transport.js";
 
 export let state = null;
 const listeners = [];
@@ -11,7 +12,7 @@ export async function ask(method, path, body) {
   const options = { method };
   if (body instanceof FormData || body instanceof Blob) options.body = body;
   else if (body) Object.assign(options, { body: JSON.stringify(body), headers: { "Content-Type": "application/json" } });
-  const response = await fetch(path, options);
+  const response = await send(path, options);
   if (!response.ok) {
     const answer = await response.json().catch(() => ({}));
     throw new Error(answer.error ?? (typeof answer.detail === "string" ? answer.detail : `The server refused (${response.status}).`));

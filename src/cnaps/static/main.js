@@ -117,8 +117,9 @@ $("#open-camera").hidden = !navigator.mediaDevices?.getUserMedia;
 $("#open-camera").addEventListener("click", async () => {
   try {
     stream = await navigator.mediaDevices.getUserMedia({ video: { width: 640, height: 480 } });
-  } catch {
-    return toast("No camera can be used here.", { kind: "bad" });
+  } catch (error) {
+    const refused = error.name === "NotAllowedError";
+    return toast(refused ? "The camera was refused: allow it for this page in the browser, then try again." : "No camera can be used here.", { kind: "bad" });
   }
   $("#video").srcObject = stream;
   sync($("#camera-place"), ["test", ...state.classes.map(({ id }) => id), "pool"], (place) => place,

@@ -2,13 +2,14 @@
 
 import { move, remove, state } from "./api.js";
 import { $, h, percent, sync, text } from "./dom.js";
+import { source } from "./transport.js";
 
 export const KEYS = "1234567890qwertyuiop";
 
 export const classOf = (id) => state.classes.find((entry) => entry.id === id);
 export const imagesIn = (place) => state.images.filter((image) => image.place === place);
 export const hue = (id) => `hue-${(Number(id.slice(1)) - 1) % 10}`;
-export const source = (id) => `/api/images/${id}`;
+export { source };
 
 export function placeName(place) {
   return place === "test" ? "test tray" : place === "pool" ? "unlabelled" : classOf(place)?.name ?? "";

@@ -1,0 +1,147 @@
+"""The page built and served as a user would, and a browser that looks at it."""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ..studio.conftest import CLASSES, ROOT, browser, save_pictures, until
+
+__all__ = ["browser"]
+
+
+@pytest.fixture(scope="session")
+def site() -> Path:
+    """`make web`, which builds nothing twice."""
+    if shutil.which("npm") is None:
+        pytest.skip("needs npm, which is not here")
+    spec = importlib.util.spec_from_file_location("build_web", ROOT / "tools" / "build_web.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    built: Path = module.build()
+    return built
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
+    return save_pictures(tmp_path_factory.mktemp("pictures"), CLASSES, 14)
+
+
+def serve(folder: Path) -> tuple[Any, str]:
+    """A server of a folder in a thread, and its address."""
+    from cnaps.serving.pages import serve_folder
+
+    server = serve_folder(folder, 0)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server, f"http://127.0.0.1:{server.server_port}/"
+
+
+class Page:
+    """The page as somebody in front of it sees it."""
+
+    def __init__(self, browser: Any, address: str, downloads: Path) -> None:
+        self.browser, self.address, self.downloads = browser, address, downloads
+
+    def open(self) -> None:
+        self.browser.get(self.address)
+        self.wait(lambda: self.text("#status") not in ("", "Opening the project"))
+
+    def script(self, code: str, *arguments: Any) -> Any:
+        return self.browser.execute_script(code, *arguments)
+
+    def text(self, selector: str) -> str:
+        return self.script("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
+
+    def texts(self, selector: str) -> list[str]:
+        return self.script(
+            "return [...document.querySelectorAll(arguments[0])].map((e) => e.innerText)", selector
+        )
+
+    def count(self, selector: str) -> int:
+        return self.script("return document.querySelectorAll(arguments[0]).length", selector)
+
+    def click(self, selector: str) -> None:
+        self.script("document.querySelector(arguments[0]).click()", selector)
+
+    def name_class(self, name: str) -> None:
+        before = self.count("#classes > li")
+        self.script(
+            "document.querySelector('#new-name').value = arguments[0];"
+            "document.querySelector('#new-class').requestSubmit()",
+            name,
+        )
+        self.wait(lambda: self.count("#classes > li") == before + 1)
+
+    def drop(self, selector: str, files: list[Path]) -> None:
+        """Drag files over an element and let go."""
+        data = [[path.name, base64.b64encode(path.read_bytes()).decode()] for path in files]
+        self.script(
+            """
+            const [selector, files] = arguments, transfer = new DataTransfer();
+            for (const [name, data] of files)
+              transfer.items.add(new File([Uint8Array.from(atob(data), (c) => c.charCodeAt(0))], name));
+            const target = document.querySelector(selector);
+            for (const kind of ["dragover", "drop"])
+              target.dispatchEvent(new DragEvent(kind, { bubbles: true, dataTransfer: transfer }));
+            """,
+            selector,
+            data,
+        )
+
+    def bring_in(self, file: Path) -> None:
+        self.browser.find_element("css selector", "#archive").send_keys(str(file))
+
+    def learned(self, count: int) -> None:
+        self.wait(lambda: f"Learned from {count} images" in self.text("#status"))
+
+    def export(self, kind: str) -> Path:
+        """The file that a button of the menu saves."""
+        before = set(self.downloads.iterdir())
+        self.click(f"[data-export={kind}]")
+        found = self.wait(lambda: [p for p in set(self.downloads.iterdir()) - before if "crdownload" not in p.name
+                                   and not p.name.startswith(".")])  # fmt: skip
+        return found[0]
+
+    def answers(self) -> list[str]:
+        return self.texts("#test .bars li:first-child span")
+
+    def wait(self, condition: Callable[[], Any], seconds: float = 60) -> Any:
+        try:
+            return until(condition, seconds)
+        except AssertionError as error:
+            said = self.texts(".toast"), self.text("#status"), self.complaints()
+            raise AssertionError(f"it did not come to pass; the page says {said}") from error
+
+    def complaints(self) -> list[str]:
+        return [entry["message"] for entry in self.browser.get_log("browser") if entry["level"] == "SEVERE"]
+
+    def picture(self, name: str) -> None:
+        folder = ROOT / os.environ.get("CNAPS_SCREENSHOTS", "out/web")
+        folder.mkdir(parents=True, exist_ok=True)
+        self.script("for (const t of document.querySelectorAll('.toast')) t.remove()")
+        self.browser.save_screenshot(str(folder / f"{name}.png"))
+
+
+@pytest.fixture
+def page(browser: Any, site: Path, tmp_path: Path) -> Iterator[Page]:
+    downloads = tmp_path / "downloads"
+    downloads.mkdir()
+    browser.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(downloads)})
+    browser.set_window_size(1360, 860)
+    server, address = serve(site)
+    found = Page(browser, address, downloads)
+    found.complaints()  # of earlier pages
+    yield found
+    browser.get("about:blank")
+    server.shutdown()
+    server.server_close()

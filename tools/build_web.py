@@ -1,0 +1,101 @@
+"""Build the page that learns in the browser into dist/web: python tools/build_web.py
+
+The default model becomes one file. Batch norms and low-rank terms are folded into the convolutions here, so the page has nothing to do but FiLM.
+Convolutions stay in single precision: in half of it FiLM would differ by 3e-3 from Python's. Nothing is built twice:
+a digest of everything that goes in is kept beside the result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from cnaps.runtime.engine import OnnxEngine, open_engine
+from cnaps.weights import DEFAULT_MODEL, INSTALLED
+
+ROOT = Path(__file__).resolve().parents[1]
+WEB, SITE = ROOT / "web", ROOT / "dist" / "web"
+MOST = 40_000_000  # bytes of the whole site
+_ABOUT = ("fingerprint", "image_size", "min_image_size", "size_step", "channels", "sites", "normalisation")
+
+
+def web_model(engine: OnnxEngine) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Tensors and metadata of the file."""
+    bundle = engine.bundle()
+    names = ["stem", *bundle.stages, "set_encoder", *(f"film.{i}" for i, s in enumerate(bundle.sites) if s)]
+    names = [name for name in names if name in bundle._graphs]
+    nodes = b"".join(bundle.graph(name).nodes for name in names)
+    tensors = {f"layers/{n}": v for n, v in bundle.layers.items() if n.encode() in nodes}
+    fixed = ("set_encoder.", "adaptation.", "head.")
+    tensors |= {f"state/{n}": _half(v) for n, v in bundle._state.items() if n.startswith(fixed)}
+    tensors |= {f"graphs/{n}": np.frombuffer(bundle._graphs[n], np.uint8) for n in names}
+    about = {name: bundle.about[name] for name in _ABOUT} | {
+        "name": engine.name,
+        "settings": dict(bundle.settings),
+        "calibration": bundle.notes.get("calibration", (0.0, 0.0, 0.0)),
+        "set_encoder_size": bundle.about["set_encoder_size"],
+    }
+    return {k: np.ascontiguousarray(v) for k, v in tensors.items()}, {
+        "format": "cnaps-web-model",
+        "about": json.dumps(about),
+    }
+
+
+def _half(value: np.ndarray) -> np.ndarray:
+    """In half precision where nothing is lost by it."""
+    half = value.astype(np.float16)
+    return half if (half.astype(np.float32) == value).all() else value
+
+
+def write_model(target: Path) -> None:
+    """The file that the page fetches."""
+    engine = open_engine(DEFAULT_MODEL)
+    assert isinstance(engine, OnnxEngine)
+    tensors, metadata = web_model(engine)
+    save_file(tensors, target, metadata)
+
+
+def _digest() -> str:
+    """Of everything that the site is made from."""
+    inputs = [Path(__file__), *(path for path in WEB.glob("*") if path.is_file())]
+    for folder in (WEB / "src", ROOT / "src" / "cnaps" / "static", INSTALLED / DEFAULT_MODEL):
+        inputs += [path for path in folder.rglob("*") if path.is_file()]
+    digest = hashlib.sha256()
+    for path in sorted(inputs):
+        digest.update(str(path).encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def build() -> Path:
+    """The site's folder, built anew where anything has changed."""
+    stamp, digest = SITE.with_name("web.digest"), _digest()
+    if stamp.is_file() and stamp.read_text() == digest and (SITE / "index.html").is_file():
+        return SITE
+    npm = shutil.which("npm")
+    if npm is None:
+        sys.exit("the page is built by npm, which is not here: install Node.js")
+    write_model(WEB / "public" / "model.safetensors")
+    if not (WEB / "node_modules" / ".package-lock.json").is_file():
+        subprocess.run([npm, "ci", "--ignore-scripts"], cwd=WEB, check=True, stdout=sys.stderr)
+    subprocess.run([npm, "run", "build", "--silent"], cwd=WEB, check=True, stdout=sys.stderr)
+    size = sum(path.stat().st_size for path in SITE.rglob("*") if path.is_file())
+    if size > MOST:
+        sys.exit(f"the site has {size / 1e6:.1f} MB, more than {MOST / 1e6:.0f}")
+    stamp.write_text(digest)
+    return SITE
+
+
+if __name__ == "__main__":
+    site = build()
+    files = [path for path in site.rglob("*") if path.is_file()]
+    large = (".wasm", ".safetensors")
+    small = sum(path.stat().st_size for path in files if path.suffix not in large)
+    total = sum(path.stat().st_size for path in files)
+    print(f"{site}: {total / 1e6:.1f} MB, {small / 1e3:.0f} KB before the model is asked for; try it: cnaps web")

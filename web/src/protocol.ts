@@ -1,0 +1,34 @@
+// What page and worker say to each other.
+
+export interface Plan {
+  version: number;
+  classes: Record<string, string[]>; // images of each class by its name; those with images
+  test: string[];
+  pool: string[];
+  task: Uint8Array | null; // of an imported task
+  learned: Record<string, number>; // the row of each class in the task
+  keys: Record<string, string>; // ids of classes by name
+}
+export interface Status { phase: "waiting" | "learning" | "refining" | "ready" | "error"; text: string; seconds: number | null }
+export interface Prediction { top: [string, number][]; doubt: "" | "none" | "unsure" }
+export interface Review {
+  correct: number; total: number; low: number; high: number; enough: boolean;
+  suspects: { id: string; better: string; fit: number; better_fit: number }[];
+}
+export interface Insight {
+  predictions: Record<string, Prediction>;
+  review: Review | null;
+  suggestions: string[];
+  points: Record<string, [number, number]>;
+}
+export type Call =
+  | { kind: "look"; file: Blob }
+  | { kind: "keep"; id: string; file: Blob }
+  | { kind: "follow"; plan: Plan }
+  | { kind: "frame"; bitmap: ImageBitmap }
+  | { kind: "checkTask"; bytes: Uint8Array }
+  | { kind: "task" }
+  | { kind: "onnx" }
+  | { kind: "ask"; ids: string[] };
+export interface Answer { number: number; value?: unknown; error?: string }
+export type News = Partial<{ status: Status; insight: Insight; settled: number }> | Answer;

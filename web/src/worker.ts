@@ -1,0 +1,264 @@
+// Everything that takes time: decoding, learning, predicting. It learns whenever it is given another plan, in two
+// steps as the studio does: statistics under the FiLM there is, then FiLM made anew from all examples.
+
+import { CHUNK, Engine } from "./engine";
+import { InputError } from "./errors";
+import { onnxBytes } from "./export";
+import { choose, leftOutScore, project, suspects } from "./insight";
+import { decode, pictureOf, toSquare } from "./pixels";
+import type { Answer, Call, Insight, Plan, Prediction, Status } from "./protocol";
+import { startRuntime } from "./runtime";
+import { FittedTask, compareNames, merge, noneLevel, ranking, readTask, select, statisticsOf, writeTask } from "./task";
+
+const UNSURE = 0.8; // below this probability the best class is a guess
+const SUGGESTED = 24, THUMBNAIL = 320;
+
+let opening: Promise<Engine> | null = null;
+const pixels = new Map<string, Uint8Array>(); // squares as the model reads them
+const files = new Map<string, Blob>(); // of those that are not decoded yet
+let features = new Map<string, Float64Array>(); // under the FiLM of `base`
+let base: FittedTask | null = null, fitted: FittedTask | null = null, origin = "";
+let insight: Insight = { predictions: {}, review: null, suggestions: [], points: {} };
+let plan: Plan | null = null, behind = false;
+
+class Interrupted extends Error {}
+
+const say = (status: Status) => postMessage({ status });
+const breathe = () => new Promise<void>((resolve) => setTimeout(resolve));
+
+async function engine(): Promise<Engine> {
+  opening ??= open().catch((error) => { opening = null; throw error; });
+  return opening;
+}
+
+async function open(): Promise<Engine> {
+  if (!simd()) throw new InputError("this browser is too old for this page: its WebAssembly has no SIMD; a current Firefox, Chrome, Edge or Safari has it");
+  startRuntime(self.crossOriginIsolated ? Math.min(4, navigator.hardwareConcurrency || 1) : 1);
+  const response = await fetch(self.name).catch(() => null); // the page names its worker by the address of the model
+  if (!response?.ok || !response.body) throw new InputError("the model cannot be fetched: look at the connection and load the page again");
+  const total = Number(response.headers.get("Content-Length")), parts: Uint8Array[] = [];
+  let got = 0;
+  for await (const part of response.body as unknown as AsyncIterable<Uint8Array>) {
+    parts.push(part);
+    got += part.length;
+    say({ phase: "learning", text: `Fetching the model, ${Math.round(got / 1e6)}${total ? ` of ${Math.round(total / 1e6)}` : ""} MB`, seconds: null });
+  }
+  return new Engine(new Uint8Array(await new Blob(parts as Uint8Array<ArrayBuffer>[]).arrayBuffer()));
+}
+
+// Whether this browser has WebAssembly with SIMD: a function of one instruction of it.
+function simd(): boolean {
+  return WebAssembly.validate(new Uint8Array([0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 10, 1, 8, 0, 65, 0, 253, 15, 253, 98, 11]));
+}
+
+// learning
+
+async function followPlans(): Promise<void> {
+  if (behind) return; // the loop below sees the new plan
+  behind = true;
+  for (let done: Plan | null = null; plan && plan !== done; ) {
+    done = plan;
+    try {
+      await follow(done);
+    } catch (error) {
+      if (!(error instanceof Interrupted)) say({ phase: "error", text: reason(error), seconds: null });
+    }
+  }
+  behind = false;
+  postMessage({ settled: plan?.version });
+}
+
+function reason(error: unknown): string {
+  const words = error instanceof Error ? error.message : String(error);
+  if (error instanceof InputError) return words;
+  if (/memory|allocat|invalid array (buffer )?length|bad_alloc/i.test(words)) return "There is not enough memory for this: close other pages, or take some images out.";
+  return `Something went wrong while learning: ${words}`;
+}
+
+async function follow(now: Plan): Promise<void> {
+  const names = [...new Set([...Object.keys(now.classes), ...Object.keys(now.learned)])].sort(compareNames);
+  const keep = new Set([...Object.values(now.classes).flat(), ...now.test, ...now.pool]);
+  for (const store of [pixels, files, features]) for (const id of store.keys()) if (!keep.has(id)) (store as Map<string, unknown>).delete(id);
+  if (names.length < 2) {
+    fitted = null;
+    tell({ predictions: {}, review: null, suggestions: [], points: {} });
+    say({ phase: "waiting", text: "", seconds: null });
+    return;
+  }
+  const model = await engine();
+  const started = performance.now(), own = Object.keys(now.classes).sort(compareNames), examples = own.flatMap((name) => now.classes[name]);
+  const from = now.task ? "task" : JSON.stringify(own.map((name) => [...now.classes[name]].sort()).sort());
+  const again = from !== origin || !base, size = model.about.image_size;
+  if (base && !again) {
+    say({ phase: "learning", text: `Looking at ${examples.length} examples`, seconds: null });
+    await conclude(now, names, true);
+  } else {
+    if (base && !now.task && origin !== "task") {
+      say({ phase: "refining", text: `Looking at ${examples.length} examples`, seconds: null });
+      await conclude({ ...now, pool: now.pool.filter((id) => features.has(id)) }, names, false);
+    } else say({ phase: "learning", text: `Learning from ${examples.length} examples`, seconds: null });
+    const old = base;
+    if (now.task) {
+      const task = await readTask(model, now.task);
+      base = new FittedTask(model, task, await model.network(task.film));
+      features = new Map();
+    } else {
+      const images = await read(examples, size), labels = own.flatMap((name, k) => now.classes[name].map(() => k));
+      const found = await FittedTask.learn(model, images, labels, own, size, (share) => {
+        say({ phase: "learning", text: `Learning from ${examples.length} examples, ${Math.round(share * 100)}%`, seconds: null });
+      });
+      base = found.fitted;
+      features = new Map(examples.map((id, i) => [id, found.features[i]]));
+    }
+    origin = from;
+    await old?.network.release();
+    await conclude({ ...now, pool: [] }, names, false);
+    await conclude(now, names, true);
+  }
+  say({ phase: "ready", text: `Learned from ${fitted!.task.seen} images`, seconds: (performance.now() - started) / 1000 });
+}
+
+async function conclude(now: Plan, names: string[], thorough: boolean): Promise<void> {
+  const own = Object.keys(now.classes).sort(compareNames), examples = own.flatMap((name) => now.classes[name]);
+  const asked = [...now.test, ...now.pool], labels = own.flatMap((name, k) => now.classes[name].map(() => k));
+  const rows = await embed([...asked, ...examples], now);
+  const questions = rows.slice(0, asked.length), answers = rows.slice(asked.length), { head } = base!.engine;
+  const judged = !now.task; // what an imported task has seen is not here to be judged
+  let statistics = statisticsOf(answers, labels, own.length);
+  if (!judged) {
+    const order = Object.keys(now.learned), places = Object.values(now.learned);
+    let earlier = select(base!.task.statistics, places);
+    if (own.length) {
+      order.push(...own.filter((name) => !(name in now.learned)));
+      earlier = merge(earlier, statistics, own.map((name) => order.indexOf(name)), order.length);
+    }
+    statistics = select(earlier, names.map((name) => order.indexOf(name)));
+  }
+  const threshold = judged ? noneLevel(answers, labels, head.emphasis) : null;
+  const made = base!.with({ names, statistics, seen: labels.length + (judged ? 0 : base!.task.seen), threshold });
+  const probabilities = questions.map((row) => made.probabilities(row));
+  const keys = names.map((name) => now.keys[name]);
+  fitted = made;
+  const suggested = now.pool.length ? choose(probabilities.slice(now.test.length), questions.slice(now.test.length), SUGGESTED) : [];
+  const points = rows.length ? project(rows) : [];
+  tell({
+    predictions: Object.fromEntries(asked.map((id, i) => [id, prediction(probabilities[i], keys, threshold !== null && made.novelty(questions[i]) > threshold)])),
+    review: judged ? insight.review : null,
+    suggestions: suggested.map((i) => now.pool[i]),
+    points: Object.fromEntries([...asked, ...examples].map((id, i) => [id, points[i]])),
+  });
+  if (judged && thorough) {
+    const fit = await made.leftOut(answers, labels, async () => { await breathe(); check(now); });
+    const worst = suspects(fit, labels).map(([i, k]) => ({ id: examples[i], better: keys[k], fit: fit[i][labels[i]], better_fit: fit[i][k] }));
+    tell({ ...insight, review: { ...leftOutScore(fit, labels), suspects: worst } });
+  }
+}
+
+function tell(found: Insight): void {
+  insight = found;
+  postMessage({ insight });
+}
+
+function prediction(row: Float64Array, keys: string[], stranger: boolean): Prediction {
+  const order = ranking(row).slice(0, 4);
+  return {
+    top: order.map((k) => [keys[k], Math.min(Math.max(row[k], 1e-4), 1 - 1e-4)]), // nothing is ever shown as certain
+    doubt: stranger ? "none" : row[order[0]] < UNSURE ? "unsure" : "",
+  };
+}
+
+// Features under the present FiLM. An interruption keeps what was computed.
+async function embed(ids: string[], now: Plan): Promise<Float64Array[]> {
+  const missing = ids.filter((id) => !features.has(id));
+  for (let i = 0; i < missing.length; i += CHUNK) {
+    const part = missing.slice(i, i + CHUNK), rows = await base!.network.run(await read(part, base!.task.imageSize));
+    part.forEach((id, j) => features.set(id, rows[j]));
+    await breathe();
+    check(now);
+  }
+  return ids.map((id) => features.get(id)!);
+}
+
+function check(now: Plan): void {
+  if (plan?.version !== now.version) throw new Interrupted();
+}
+
+async function read(ids: string[], size: number): Promise<Uint8Array[]> {
+  const found: Uint8Array[] = [];
+  for (const id of ids) {
+    if (pixels.get(id)?.length !== size * size * 3) pixels.set(id, await square(files.get(id)!, size));
+    found.push(pixels.get(id)!);
+  }
+  return found;
+}
+
+async function square(file: Blob, size: number): Promise<Uint8Array> {
+  const bitmap = await decode(file);
+  const start = new Uint8Array(await file.slice(0, 2).arrayBuffer());
+  const made = toSquare(pictureOf(bitmap, bitmap.width, bitmap.height), size, start[0] === 0xff && start[1] === 0xd8);
+  bitmap.close();
+  return made;
+}
+
+// what the page asks for
+
+const calls: { [kind in Call["kind"]]: (call: Extract<Call, { kind: kind }>) => Promise<unknown> } = {
+  // a file is an image, or is refused; its small picture
+  async look({ file }) {
+    const bitmap = await decode(file), scale = Math.min(1, THUMBNAIL / Math.max(bitmap.width, bitmap.height));
+    const canvas = new OffscreenCanvas(Math.max(1, Math.round(bitmap.width * scale)), Math.max(1, Math.round(bitmap.height * scale)));
+    const context = canvas.getContext("2d")!;
+    context.fillStyle = "white";
+    context.fillRect(0, 0, canvas.width, canvas.height);
+    context.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
+    bitmap.close();
+    return canvas.convertToBlob({ type: scale < 1 ? "image/jpeg" : "image/png", quality: 0.88 });
+  },
+  async keep({ id, file }) { files.set(id, file); },
+  async follow({ plan: next }) {
+    plan = next;
+    void followPlans();
+  },
+  async frame({ bitmap }) {
+    const now = fitted;
+    if (!now || !plan) return bitmap.close();
+    const square = toSquare(pictureOf(bitmap, bitmap.width, bitmap.height), now.task.imageSize);
+    bitmap.close();
+    const [row] = await now.network.run([square]);
+    return prediction(now.probabilities(row), now.task.names.map((name) => plan!.keys[name] ?? ""), now.task.threshold !== null && now.novelty(row) > now.task.threshold);
+  },
+  async checkTask({ bytes }) {
+    const { names, statistics } = await readTask(await engine(), bytes);
+    return names.map((name, i) => [String(name), i, Math.round(statistics.counts[i])]);
+  },
+  async task() { return writeTask((await engine()), learned().task); },
+  async onnx() { return onnxBytes(learned(), { task: base64(await writeTask(await engine(), learned().task)) }); },
+  async ask({ ids }) {
+    const now = learned();
+    return (await embed(ids, plan!)).map((row) => {
+      const found = now.probabilities(row);
+      return ranking(found).map((k) => [String(now.task.names[k]), found[k]]);
+    });
+  },
+};
+
+function learned(): FittedTask {
+  if (!fitted) throw new InputError("there is nothing to export yet: give examples of at least two classes");
+  return fitted;
+}
+
+function base64(bytes: Uint8Array): string {
+  let text = "";
+  for (let i = 0; i < bytes.length; i += 8192) text += String.fromCharCode(...bytes.subarray(i, i + 8192));
+  return btoa(text);
+}
+
+addEventListener("message", async ({ data }: MessageEvent<{ number: number; call: Call }>) => {
+  const answer: Answer = { number: data.number };
+  try {
+    answer.value = await (calls[data.call.kind] as (call: Call) => Promise<unknown>)(data.call);
+  } catch (error) {
+    answer.error = error instanceof Interrupted ? "the project changed meanwhile: try again" : reason(error);
+  }
+  postMessage(answer);
+});
