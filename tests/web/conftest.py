@@ -49,8 +49,13 @@ def serve(folder: Path) -> tuple[Any, str]:
 class Page:
     """The page as somebody in front of it sees it."""
 
-    def __init__(self, browser: Any, address: str, downloads: Path) -> None:
-        self.browser, self.address, self.downloads = browser, address, downloads
+    def __init__(self, browser: Any, site: Path, downloads: Path) -> None:
+        self.browser, self.downloads = browser, downloads
+        self.server, self.address = serve(site)
+
+    def stop_server(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
 
     def open(self) -> None:
         self.browser.get(self.address)
@@ -63,9 +68,7 @@ class Page:
         return self.script("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
 
     def texts(self, selector: str) -> list[str]:
-        return self.script(
-            "return [...document.querySelectorAll(arguments[0])].map((e) => e.innerText)", selector
-        )
+        return self.script("return [...document.querySelectorAll(arguments[0])].map((e) => e.innerText)", selector)
 
     def count(self, selector: str) -> int:
         return self.script("return document.querySelectorAll(arguments[0]).length", selector)
@@ -115,7 +118,7 @@ class Page:
     def answers(self) -> list[str]:
         return self.texts("#test .bars li:first-child span")
 
-    def wait(self, condition: Callable[[], Any], seconds: float = 60) -> Any:
+    def wait(self, condition: Callable[[], Any], seconds: float = 180) -> Any:
         try:
             return until(condition, seconds)
         except AssertionError as error:
@@ -138,10 +141,8 @@ def page(browser: Any, site: Path, tmp_path: Path) -> Iterator[Page]:
     downloads.mkdir()
     browser.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(downloads)})
     browser.set_window_size(1360, 860)
-    server, address = serve(site)
-    found = Page(browser, address, downloads)
+    found = Page(browser, site, downloads)
     found.complaints()  # of earlier pages
     yield found
     browser.get("about:blank")
-    server.shutdown()
-    server.server_close()
+    found.stop_server()

@@ -99,7 +99,8 @@ def serve(
 
 def web(
     folder: Path | None = typer.Argument(
-        None, help="The folder to serve: a page written by `cnaps export`; without it, the page that learns itself."
+        None,
+        help="The folder to serve: a page written by `cnaps export`; without it, the page that learns itself.",
     ),
     port: int = _port(8767),
     browser: bool = typer.Option(True, "--browser/--no-browser", help="Open the page."),
