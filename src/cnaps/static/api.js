@@ -49,7 +49,9 @@ export async function upload(files, place) {
   if (!files.length) return toast("There are no images in it.", { kind: "bad" });
   const sum = { added: 0, known: [], refused: [] };
   const group = Math.random().toString(36).slice(2);
-  uploading = { done: 0, total: (uploading?.total ?? 0) + files.length };
+  uploading ??= { done: 0, total: 0, running: 0 }; // of all uploads that are under way
+  uploading.total += files.length;
+  uploading.running += 1;
   try {
     for (let i = 0; i < files.length; i += 8) {
       const form = new FormData();
@@ -69,7 +71,8 @@ export async function upload(files, place) {
   } catch (error) {
     toast(error.message, { kind: "bad" });
   }
-  uploading = null;
+  uploading.running -= 1;
+  if (!uploading.running) uploading = null;
   notify();
   if (sum.refused.length) {
     const first = sum.refused.slice(0, 3).map(({ name, reason }) => `${name}: ${reason}`).join("\n");
