@@ -63,6 +63,8 @@ def test_film_and_probabilities_agree_with_python_on_photographs(page: Page, pic
     page.drop("#test", asked)
     page.wait(lambda: len(page.answers()) == len(asked))
 
+    page.picture("web")  # docs/images/web.png
+
     wanted = _learn(pictures)
     made = read_task(page.export("task"))
     assert made.names == wanted.names
