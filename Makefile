@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-slow torture package-test oldest lint format bench docs web collections default-model evaluate comparison joint results clean
+.PHONY: setup wheel demo test test-slow torture package-test oldest lint format bench docs web collections overlaps default-model evaluate comparison ladder joint grid continual shots speed paper paper-collections results clean
 
 setup: $(READY)
 
@@ -15,8 +15,20 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-demo: $(READY)
-	$(BIN)/python -m cnaps.demo
+# One file that installs anywhere: pipx install "dist/cnaps-....whl[serve]"
+wheel: $(READY)
+	$(BIN)/python -m build --wheel --outdir dist .
+	@echo "install it: pipx install \"./$$(ls dist/*.whl | tail -1)[serve]\""
+
+# What people install: no torch.
+LIGHT := .venv-light
+$(LIGHT)/.ready: pyproject.toml constraints.txt
+	test -x $(LIGHT)/bin/python || $(PYTHON) -m venv $(LIGHT)
+	$(LIGHT)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+demo: $(LIGHT)/.ready
+	$(LIGHT)/bin/cnaps demo out/demo
 
 test: $(READY)
 	CNAPS_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -m 'not slow' -n 2
@@ -46,6 +58,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
@@ -65,7 +78,13 @@ web: $(READY)
 
 # The data, the training and the evaluation of the default model; DATASETS is the folder of the archives.
 DATASETS ?= ../shared/datasets
-PREPARE = $(BIN)/cnaps data prepare --size 96
+REFERENCE ?= ../shared/reference
+PREPARE = $(BIN)/cnaps data prepare --size 512
+# Domains for training, and whole domains that only decide between models. Classes that show what is tested are left out
+# by the files of configs/splits, which tools/overlaps.py writes.
+TRAIN_DOMAINS := pokemon canteen-food chess-pieces coins-euro coins-jordan hiragana playing-cards seedlings
+VALID_DOMAINS := food-bangla sports fish-market monkeys aerial-scenes leaves syllables
+PARTED := caltech101 fruits fonts math-symbols plate-characters
 
 collections: $(READY)
 	$(PREPARE) ilsvrc_2012 $(DATASETS)/ilsvrc-val.tar collections/ilsvrc_2012 --splits random
@@ -74,62 +93,193 @@ collections: $(READY)
 	$(PREPARE) cu_birds $(DATASETS)/cub-birds.tar collections/cu_birds
 	$(PREPARE) vgg_flower $(DATASETS)/vgg-flower.tar collections/vgg_flower
 	$(PREPARE) quickdraw $(DATASETS)/quickdraw.zip collections/quickdraw
-	for name in caltech101 fruits pokemon fonts; do \
+	for name in $(PARTED); do $(PREPARE) folder $(DATASETS)/$$name.tar collections/$$name \
+	  --splits configs/splits/$$name.json || exit 1; done
+	for name in $(TRAIN_DOMAINS); do \
 	  $(PREPARE) folder $(DATASETS)/$$name.tar collections/$$name --splits train || exit 1; done
+	for name in $(VALID_DOMAINS); do \
+	  $(PREPARE) folder $(DATASETS)/$$name.tar collections/$$name --splits valid || exit 1; done
 	$(PREPARE) mnist $(DATASETS) collections/mnist
 	$(PREPARE) cifar10 $(DATASETS)/cifar10.tar collections/cifar10
+	$(PREPARE) cifar100 $(DATASETS)/cifar100-test.zip collections/cifar100
 	$(PREPARE) traffic_sign $(DATASETS)/traffic-sign.tar collections/traffic_sign
 	$(PREPARE) dtd $(DATASETS)/dtd.tar collections/dtd --splits test
 
+overlaps: $(READY)
+	$(BIN)/python tools/overlaps.py $(DATASETS) $(REFERENCE) configs/splits
+
+# Three parts of training; what ships lies between the second and the third (docs/default-model.md).
+PYTHON_ONE = OMP_NUM_THREADS=1 $(BIN)/python
+FEATURES = $(PYTHON_ONE) tools/cache_features.py
 default-model: collections
 	$(BIN)/cnaps train configs/cnaps-lite0.toml --run runs/cnaps-lite0 --processes 2
 	$(BIN)/cnaps train configs/cnaps-lite0-taught.toml --run runs/cnaps-lite0-taught --processes 2
-	$(BIN)/cnaps ship runs/cnaps-lite0-taught/last src/cnaps/models/cnaps-lite0 --average runs/cnaps-lite0/last --shared 0.85
-	$(BIN)/cnaps evaluate $(addprefix collections/,tiny_imagenet omniglot cu_birds vgg_flower quickdraw) --model cnaps-lite0 \
-	  --learners cnaps --split valid --tasks 40 --seed 7 --max-ways 20 --max-context 200 --processes 2 --out out/valid
-	$(BIN)/cnaps calibrate src/cnaps/models/cnaps-lite0 out/valid
+	$(BIN)/cnaps ship runs/cnaps-lite0-taught/last runs/cnaps-lite0-96 --average runs/cnaps-lite0/last --shared 0.85
+	$(BIN)/cnaps train configs/cnaps-lite0-sizes.toml --run runs/sizes-1 --processes 2
+	$(BIN)/python tools/interpolate.py runs/cnaps-lite0-96 runs/sizes-1/last 0.4 runs/between --shared 0.65 --last 1.6
+	mkdir -p out/features
+	$(FEATURES) out/features/128.pt --model runs/between --size 128 --tasks 8 \
+	  $(patsubst %,collections/%:valid,plate-characters syllables omniglot quickdraw)
+	$(FEATURES) out/features/224.pt --model runs/between --size 224 --tasks 10 \
+	  $(patsubst %,collections/%:valid,sports monkeys food-bangla aerial-scenes)
+	$(PYTHON_ONE) tools/calibrate_features.py runs/between out/features/128.pt,out/features/224.pt
+	$(BIN)/cnaps ship runs/between src/cnaps/models/cnaps-lite0
 
 UNSEEN := mnist,cifar10,traffic_sign,dtd
 TESTED := ilsvrc_2012 tiny_imagenet omniglot cu_birds vgg_flower quickdraw mnist cifar10 traffic_sign dtd
 
 evaluate: collections
-	$(BIN)/cnaps evaluate $(addprefix collections/,$(TESTED)) --model cnaps-lite0 \
-	  --learners cnaps,logreg,protonet,matchingnet \
-	  --against logreg --max-ways 20 --max-context 200 --unseen $(UNSEEN) --processes 2 --out out/evaluation
+	$(PYTHON_ONE) tools/evaluate_default.py run out/evaluation $(addprefix collections/,$(TESTED) cifar100) \
+	  --precision bfloat16
+	$(PYTHON_ONE) tools/evaluate_default.py report out/evaluation results/evaluation --unseen $(UNSEEN),cifar100
 
-# Every method of the paper's comparisons under one training budget, then on the same tasks. Rates are lower where all of
-# theta is trained; Mahalanobis distances of raw features need a temperature in the loss.
-TRAINED := cnaps cnaps-no-ar cnaps-no-film simple-cnaps versa tadam fomaml proto-maml
-SET_simple-cnaps := --set model.features=last --set loss.temperature=50
-SET_fomaml := --set optimiser.learning_rate=1e-4
-SET_proto-maml := $(SET_fomaml)
-# CNAPs with theta trained too; the second with batch statistics for the first half of its tasks only
-SET_cnaps-joint := $(SET_fomaml) --set theta.mode=joint
-SET_cnaps-warm-start := $(SET_fomaml) --set theta.mode=warm-start --set theta.warm_start_tasks=200
-LEARNER_cnaps-joint := cnaps
-LEARNER_cnaps-warm-start := cnaps
-RUNS := runs/comparison
+# What follows is resumable: run again, it goes on where it was stopped. A training that was begun is continued, results
+# that are there are not computed again.
+start = if test -d $(2); then $(BIN)/cnaps $(1) --resume $(2); else $(BIN)/cnaps $(1) $(3) --run $(2) $(4); fi
 empty :=
 comma := ,
 listed = $(subst $(empty) $(empty),$(comma),$(strip $(1)))
-COMPARE = $(BIN)/cnaps evaluate $(addprefix collections/,$(TESTED)) --model $(RUNS)/cnaps/last --unseen $(UNSEEN) \
-  --against cnaps --max-ways 10 --max-context 50 --processes 2 --out out/comparison
 
-$(RUNS)/%/last: | collections
-	$(BIN)/cnaps train configs/comparison.toml --learner $(or $(LEARNER_$*),$*) --run $(RUNS)/$* $(SET_$*)
+# Every method of the paper's comparisons under one training budget, then on the same tasks; each reads the features of
+# every stage and, in a second block, those of the last one. SEEDS trainings of each; rates come from `make grid`.
+SEEDS ?= 0 1 2
+TASKS ?= 100
+STEPPED_TASKS ?= 25
+ONE_PASS := cnaps cnaps-no-ar cnaps-no-film cnaps-linear simple-cnaps protonet-trained matchingnet-trained versa tadam-style
+STEPPED := fomaml proto-maml
+BLOCKS := all last
+RUNS := runs/comparison
+LORA := --set model.shared_rank=8
+SET_simple-cnaps := --set loss.temperature=50
+SET_protonet-trained := $(LORA)
+SET_matchingnet-trained := $(LORA)
+SET_fomaml := --set optimiser.learning_rate=1e-4
+SET_proto-maml := $(SET_fomaml)
+# each step from the paper's model (cnaps-linear) to the default one
+SET_cnaps-ridge := --set model.features=last --set model.spread=false
+SET_cnaps-lora := $(LORA)
+SET_cnaps-taught := $(LORA) --set teacher.weight=1.0 --set 'teacher.collections=["ilsvrc_2012","tiny_imagenet","caltech101"]'
+# theta trained too, at a tenth of phi's rate, which is that of the others; the second with batch statistics for the
+# first half of its tasks only
+SET_cnaps-joint := --set theta.mode=joint --set theta.learning_rate=1e-4
+SET_cnaps-warm-start := --set theta.mode=warm-start --set theta.warm_start_tasks=200 --set theta.learning_rate=1e-4
+LADDER := cnaps-linear cnaps-ridge cnaps cnaps-lora cnaps-taught
+$(foreach n,cnaps-ridge cnaps-lora cnaps-taught cnaps-joint cnaps-warm-start,$(eval LEARNER_$n := cnaps))
 
-comparison: $(addprefix $(RUNS)/,$(addsuffix /last,$(TRAINED)))
-	$(COMPARE) --tasks 100 --learners logreg,protonet,matchingnet,$(call listed,$(foreach n,$(filter-out %maml,$(TRAINED)),$n=$(RUNS)/$n/last))
-	$(COMPARE) --tasks 25 --learners finetune,finetune-tuned,film-gradient,film-gradient-tuned,residual-adapters,$(call listed,$(foreach n,$(filter %maml,$(TRAINED)),$n=$(RUNS)/$n/last))
+# a run is RUNS/METHOD/FEATURES/SEED
+method = $(word 1,$(subst /, ,$(1)))
+block = $(word 2,$(subst /, ,$(1)))
+$(RUNS)/%/last/config.json: | collections
+	$(call start,train,$(RUNS)/$*,configs/comparison.toml,--learner $(or $(LEARNER_$(call method,$*)),$(call method,$*)) \
+	  --set model.features=$(call block,$*) --set seed=$(lastword $(subst /, ,$*)) $(SET_$(call method,$*)))
 
-joint: $(RUNS)/cnaps/last $(RUNS)/cnaps-joint/last $(RUNS)/cnaps-warm-start/last
-	$(BIN)/cnaps experiment joint $(addprefix collections/,$(TESTED)) --model $(RUNS)/cnaps/last --max-ways 10 \
-	  --max-context 50 --processes 2 --out out/joint --learners cnaps@two-stage=$(RUNS)/cnaps/last,$(call listed,\
-	  $(foreach n,joint warm-start,cnaps@$n=$(RUNS)/cnaps-$n/last))
+# name@block#seed=FOLDER
+entry = $(or $(LEARNER_$(1)),$(1))@$(if $(LEARNER_$(1)),$(1)-)$(2)\#$(3)=$(RUNS)/$(1)/$(2)/$(3)/last
+entries = $(foreach n,$(1),$(foreach b,$(2),$(foreach s,$(SEEDS),$(call entry,$n,$b,$s))))
+trained = $(foreach n,$(1),$(foreach b,$(2),$(foreach s,$(SEEDS),$(RUNS)/$n/$b/$s/last/config.json)))
+variants = $(foreach n,$(1),$(foreach b,$(BLOCKS),$n@$b))
+COMPARE = $(BIN)/cnaps evaluate --model $(RUNS)/cnaps/all/$(firstword $(SEEDS))/last --against cnaps@all --max-ways 10 \
+  --max-context 50 --name comparison --title 'Methods around one backbone' --processes 2
+VALIDATED := $(addprefix collections/,tiny_imagenet omniglot cu_birds vgg_flower quickdraw)
+FROZEN := logreg protonet matchingnet
+DESCENDED := finetune finetune-tuned film-gradient film-gradient-tuned residual-adapters
+
+comparison: $(call trained,$(ONE_PASS) $(STEPPED),$(BLOCKS))
+	$(COMPARE) $(VALIDATED) --split valid --seed 7 --tasks 20 --out out/comparison-valid --learners \
+	  $(call listed,$(call variants,$(FROZEN)) $(call entries,$(ONE_PASS),$(BLOCKS)))
+	$(COMPARE) $(addprefix collections/,$(TESTED)) --unseen $(UNSEEN) --calibration out/comparison-valid --tasks $(TASKS) \
+	  --out out/comparison --learners $(call listed,$(call variants,$(FROZEN)) $(call entries,$(ONE_PASS),$(BLOCKS)))
+	$(COMPARE) $(addprefix collections/,$(TESTED)) --unseen $(UNSEEN) --tasks $(STEPPED_TASKS) --out out/comparison-steps \
+	  --learners $(call listed,$(call variants,$(DESCENDED)) $(call entries,$(STEPPED),$(BLOCKS)) \
+	  $(call entry,cnaps,all,$(firstword $(SEEDS))))
+
+# What each step from the paper's model to the default one is worth.
+ladder: $(call trained,cnaps-linear cnaps-ridge,last) $(call trained,cnaps cnaps-lora cnaps-taught,all)
+	$(COMPARE) $(addprefix collections/,$(TESTED)) --unseen $(UNSEEN) --tasks $(TASKS) --out out/ladder --learners \
+	  $(call listed,$(call entries,cnaps-linear cnaps-ridge,last) $(call entries,cnaps cnaps-lora cnaps-taught,all))
+
+joint: $(call trained,cnaps cnaps-joint cnaps-warm-start,all)
+	$(BIN)/cnaps experiment joint $(addprefix collections/,$(TESTED)) --model $(RUNS)/cnaps/all/$(firstword $(SEEDS))/last \
+	  --max-ways 10 --max-context 50 --tasks $(TASKS) --processes 2 --out out/joint --learners \
+	  $(call listed,$(call entries,cnaps cnaps-joint cnaps-warm-start,all))
+
+# The rate of each trained method, from one grid and on classes of the validation split; figures in out/grid/grid.json.
+RATES := 3e-4 1e-3 3e-3
+grid: | collections
+	for name in $(ONE_PASS) $(STEPPED); do for rate in $(RATES); do \
+	  run=runs/grid/$$name/$$rate; \
+	  if test ! -d $$run/last; then $(BIN)/cnaps train configs/comparison.toml --learner $$name --run $$run \
+	    --set optimiser.learning_rate=$$rate --set 'data.valid=$(GRID_VALID)' --set validation.every=400 \
+	    --set validation.tasks_per_set=20 --set validation.max_ways=10 --set validation.max_context=50 || exit 1; fi; \
+	done; done
+	$(BIN)/python tools/grid.py runs/grid out/grid/grid.json
+GRID_VALID := ["collections/aerial-scenes","collections/leaves","collections/plate-characters","collections/sports"]
+
+# Classes in steps on Split CIFAR-100: 30 runs, the same test images for all, and CNAPs without z_AR as in the paper.
+CONTINUAL_RUNS ?= 30
+CIFAR := runs/cifar100
+$(CIFAR)/collection/collection.json: $(READY)
+	for part in train test; do $(BIN)/python -m zipfile -e $(DATASETS)/cifar100-$$part.zip $(CIFAR)/$$part || exit 1; done
+	cd $(CIFAR) && find train test -name '*.jpg' | sort | awk -F/ '{print $$0 "," $$2}' > images.csv
+	$(BIN)/cnaps data prepare folder $(CIFAR)/images.csv $(CIFAR)/collection --name cifar100 --size 32 --splits test
+
+continual: $(CIFAR)/collection/collection.json $(call trained,cnaps-no-ar,all)
+	$(BIN)/cnaps experiment continual --benchmark split-cifar100 --data $(CIFAR)/collection --runs $(CONTINUAL_RUNS) \
+	  --model $(RUNS)/cnaps-no-ar/all/$(firstword $(SEEDS))/last --shots 1,5,10,25,all --tests 40 --out out/continual-cifar100 \
+	  --methods cnaps-fixed,cnaps-paper,si,ewc,rwalk,vcl,finetune,joint
+
+# Accuracy against shots, ways and imbalance, and against time, for the default model.
+shots: collections
+	$(BIN)/cnaps experiment shots $(addprefix collections/,$(TESTED)) --model cnaps-lite0 --tasks 25 --out out/sizes
+speed: collections
+	$(BIN)/cnaps experiment speed $(addprefix collections/,quickdraw mnist cifar10 dtd) --model cnaps-lite0 --tasks 25 \
+	  --shots 1,5,10,25 --out out/speed
+
+# The paper's own model from start to finish: theta, phi in three variants, jointly and in two stages, on ILSVRC alone and on
+# all data sets. BUDGET=small takes hours of a CPU, BUDGET=full the paper's numbers and a GPU.
+BUDGET ?= small
+EPOCHS_small := 40
+TRAIN_small := 2000
+TEST_small := 100
+EPOCHS_full := 125
+TRAIN_full := 110000
+TEST_full := 600
+PAPER := runs/paper/collections
+WORDNET ?= ../shared/reference
+PAPER_RUN = $(call start,train,runs/paper/$(1),configs/paper.toml,--set tasks.total=$(TRAIN_$(BUDGET)) \
+  --set validation.every=$$(( $(TRAIN_$(BUDGET)) / 5 )) --set validation.tasks_per_set=20 $(2))
+PREPARE_PAPER = $(BIN)/cnaps data prepare --size 84
+ONLY := --set 'data.train=["$(PAPER)/ilsvrc_2012"]' --set 'data.valid=["$(PAPER)/ilsvrc_2012"]'
+
+paper-collections: $(READY)
+	$(PREPARE_PAPER) ilsvrc_2012 $(DATASETS)/ilsvrc-val.tar $(PAPER)/ilsvrc_2012 --wordnet $(WORDNET)
+	$(PREPARE_PAPER) folder $(DATASETS)/tiny-imagenet.tar $(PAPER)/tiny_imagenet --wordnet $(WORDNET) --splits published
+	$(PREPARE_PAPER) omniglot $(DATASETS) $(PAPER)/omniglot
+	$(PREPARE_PAPER) cu_birds $(DATASETS)/cub-birds.tar $(PAPER)/cu_birds
+	$(PREPARE_PAPER) vgg_flower $(DATASETS)/vgg-flower.tar $(PAPER)/vgg_flower
+	$(PREPARE_PAPER) quickdraw $(DATASETS)/quickdraw.zip $(PAPER)/quickdraw
+	$(PREPARE_PAPER) mnist $(DATASETS) $(PAPER)/mnist
+	$(PREPARE_PAPER) cifar10 $(DATASETS)/cifar10.tar $(PAPER)/cifar10
+	$(PREPARE_PAPER) traffic_sign $(DATASETS)/traffic-sign.tar $(PAPER)/traffic_sign
+	$(PREPARE_PAPER) dtd $(DATASETS)/dtd.tar $(PAPER)/dtd --splits test
+
+paper: paper-collections
+	$(call start,pretrain,runs/paper/theta,configs/paper-theta.toml,--set epochs=$(EPOCHS_$(BUDGET)) \
+	  --set drop_every=$$(( $(EPOCHS_$(BUDGET)) / 5 )) --set validate_every=5)
+	$(call PAPER_RUN,film+ar)
+	$(call PAPER_RUN,film,--set model.adaptation=film)
+	$(call PAPER_RUN,none,--set model.adaptation=none --set model.embedding_size=0)
+	$(call PAPER_RUN,ilsvrc-only,$(ONLY))
+	$(call PAPER_RUN,joint,--set init.backbone=random --set theta.mode=joint)
+	$(call PAPER_RUN,warm-start,--set init.backbone=random --set theta.mode=warm-start \
+	  --set theta.warm_start_tasks=$$(( $(TRAIN_$(BUDGET)) / 2 )))
+	$(BIN)/cnaps evaluate $(addprefix $(PAPER)/,$(filter-out tiny_imagenet,$(TESTED))) --model runs/paper/film+ar/best \
+	  --unseen $(UNSEEN) --beside paper --tasks $(TEST_$(BUDGET)) --name paper --title "The paper's own model" --out out/paper \
+	  --learners cnaps=runs/paper/film+ar/best,cnaps-no-ar=runs/paper/film/best,cnaps-no-film=runs/paper/none/best,cnaps@ilsvrc-only=runs/paper/ilsvrc-only/best,cnaps@joint=runs/paper/joint/best,cnaps@warm-start=runs/paper/warm-start/best,logreg,protonet
 
 # docs/results.md and its pictures, from the stored numbers in results/
 results: $(READY)
 	$(BIN)/python tools/results.py
 
 clean:
-	rm -rf web/node_modules web/public/model.safetensors $(VENV) $(OLDEST) build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf web/node_modules web/public/model.safetensors $(VENV) $(LIGHT) $(OLDEST) build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

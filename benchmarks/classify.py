@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from benchmarks.model import best
 from cnaps import CNAPs
-from cnaps.nn.backbones.base import pool
+from cnaps.nn.backbones.base import MapMean
 from cnaps.nn.film import Film, bind
 from cnaps.runtime.engine import open_engine
 from cnaps.runtime.task import Examples, FittedTask
@@ -49,7 +49,7 @@ def fine_tune(model: CNAPs, examples: Examples, labels: torch.Tensor) -> None:
         for stage, names, values in zip(model.backbone.stages, model.backbone.sites, film.stages, strict=True):
             x = bind(stage, names, values)(x)
         optimiser.zero_grad()
-        F.cross_entropy(head(pool(x)), labels).backward()
+        F.cross_entropy(head(MapMean()(x)), labels).backward()
         optimiser.step()
 
 

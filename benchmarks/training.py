@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from benchmarks.episodes import photographs
 from cnaps.episodes import load_task
 from cnaps.maths.statistics import ClassStatistics
-from cnaps.nn.backbones.base import pool
+from cnaps.nn.backbones.base import MapMean
 from cnaps.nn.model import CNAPs
 from cnaps.parallel import cpu_count
 from cnaps.training.config import TrainConfig
@@ -108,11 +108,11 @@ class PlainProcedure:
         for conv, norm in zip(encoder.convs, encoder.norms, strict=True):
             maps = F.batch_norm(conv(maps), None, None, norm.weight, norm.bias, training=True)
             maps = F.max_pool2d(F.relu(maps), 2)
-        embedding = pool(maps).mean(0)
+        embedding = MapMean()(maps).mean(0)
         film: list[Any] = []
         maps = model.backbone.stem(context)
         for number in range(len(model.backbone.stages)):
-            film.append(adaptation.stage_film(number, embedding, pool(maps), labels))
+            film.append(adaptation.stage_film(number, embedding, MapMean()(maps), labels))
             maps = self._stage(number, film[number], maps)
         features = self._features(context, film)  # the second time
         statistics = ClassStatistics.of(features, labels, int(labels.max()) + 1, scatter=False)
@@ -122,7 +122,7 @@ class PlainProcedure:
         maps = self.model.backbone.stem(images)
         for number, parameters in enumerate(film):
             maps = self._stage(number, parameters, maps)
-        return pool(maps)
+        return MapMean()(maps)
 
     def _stage(self, number: int, film: Any, maps: Tensor) -> Tensor:
         stage, sites = self.model.backbone.stages[number], self.model.backbone.sites[number]

@@ -41,6 +41,7 @@ def web_model(engine: OnnxEngine) -> tuple[dict[str, np.ndarray], dict[str, str]
         "settings": dict(bundle.settings),
         "calibration": bundle.notes.get("calibration", (0.0, 0.0, 0.0)),
         "set_encoder_size": bundle.about["set_encoder_size"],
+        "image_sizes": bundle.notes.get("image_sizes") or [bundle.image_size],
     }
     return {k: np.ascontiguousarray(v) for k, v in tensors.items()}, {
         "format": "cnaps-web-model",

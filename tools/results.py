@@ -1,36 +1,47 @@
-"""Write docs/results.md and its pictures from the stored numbers: `make results`.
+"""Write docs/results.md, the pages in docs/results/ and their pictures from the stored numbers: `make results`.
 
-results/NAME.json is what an experiment wrote, brought here by `python tools/results.py FILE [NAME]`.
-results/NAME.md, where there is one, says in words what it shows, and in its first line the command that made it.
+results/NAME.json is what an experiment wrote, brought here by `python tools/results.py FILE [NAME]`, and
+results/NAME.md says in words what it shows. It asks for numbers, so that they cannot differ from the tables:
+
+    {accuracy WHO | ROW}             of a comparison, as in its table
+    {difference WHO - OTHER | ROW}   on the same tasks, signed; {by ...} without the sign
+    {cell TABLE | ROW | COLUMN}      of any report; a row is found by its first cells, separated by commas
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cnaps.files import write_text
 from cnaps.paper.experiments.active import active_report
-from cnaps.paper.experiments.comparison import comparison_report
+from cnaps.paper.experiments.comparison import comparison_report, table_rows
 from cnaps.paper.experiments.continual import continual_report
 from cnaps.paper.experiments.embeddings import embeddings_report
-from cnaps.paper.experiments.reporting import Report
+from cnaps.paper.experiments.reporting import Report, Table
+from cnaps.paper.experiments.scores import Scores
+from cnaps.paper.experiments.sizes import sizes_report
 from cnaps.paper.experiments.speed import design_space_report, speed_report
 from cnaps.paper.experiments.trust import trust_report
 
 ROOT = Path(__file__).parents[1]
-PICTURES = Path("images/results")
 
 # The kind of a result is what its name begins with.
 KINDS: dict[str, Callable[[dict[str, Any]], Report]] = {
     "evaluation": comparison_report,
     "comparison": comparison_report,
+    "features": comparison_report,
+    "ladder": comparison_report,
     "ablation": comparison_report,
     "joint": comparison_report,
     "adapters": comparison_report,
+    "paper": comparison_report,
+    "sizes": sizes_report,
     "speed": speed_report,
     "design-space": design_space_report,
     "embeddings": embeddings_report,
@@ -39,15 +50,74 @@ KINDS: dict[str, Callable[[dict[str, Any]], Report]] = {
     "trust": trust_report,
 }
 
+
+@dataclass(frozen=True)
+class Page:
+    """A question and the kinds of results that answer it."""
+
+    name: str
+    question: str
+    kinds: tuple[str, ...]
+
+
+PAGES = (
+    Page("default-model", "How good is the default model?", ("evaluation",)),
+    Page("methods", "How do other methods compare?", ("comparison", "features")),
+    Page("parts", "What is each part worth?", ("ladder", "ablation", "joint", "adapters")),
+    Page("sizes", "How does accuracy grow with shots, and fall with ways?", ("sizes",)),
+    Page("speed", "How fast is it?", ("speed", "design-space")),
+    Page("steps", "Does it learn on without forgetting?", ("continual",)),
+    Page("labels", "Does it know which labels help?", ("active",)),
+    Page("trust", "How far can answers be trusted?", ("trust",)),
+    Page("embeddings", "What do the adaptation networks see?", ("embeddings",)),
+    Page("paper", "The paper's own model", ("paper",)),
+)
 HEAD = """# Results
 
-Written by `make results` from the numbers in `results/`, which the named commands wrote. Accuracies are in
-percent, intervals are of 95%, differences are paired: the same tasks for both sides.
+Written by `make results` from the numbers in `results/`; each names the command that made it. Accuracies are in
+percent, intervals are of 95%, differences are paired: the same tasks for both sides. An interval of an average
+over data sets is taken over tasks, since data sets share the draws of their tasks.
 """
 
 
+class Result:
+    """A stored result: its data, its report, and the facts that its words may ask for."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.stem
+        self.data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        kind = max((kind for kind in KINDS if self.name.startswith(kind)), key=len)
+        self.report = KINDS[kind](self.data)
+
+    def fill(self, words: str) -> str:
+        """Words with their numbers."""
+        asked = re.compile(r"\{(accuracy|difference|by|cell)\s+([^}]+)\}")
+        return asked.sub(lambda m: self.fact(m[1], " ".join(m[2].split())), words)
+
+    def fact(self, kind: str, asked: str) -> str:
+        """One number, with its interval."""
+        first, *rest = (part.strip() for part in asked.split("|"))
+        if kind == "cell":
+            return _cell(self.report.tables[first], *rest)
+        scores = Scores.from_json(self.data["scores"])
+        sets = dict(table_rows(scores.collections, self.data["unseen"]))[rest[0]]
+        if kind == "accuracy":
+            found = scores.accuracy(first, sets)
+        else:
+            found = scores.difference(*(part.strip() for part in first.split(" - ")), sets)
+        assert found is not None, f"{self.name}: nothing is known of {asked}"
+        return str(found) if kind == "accuracy" else found.signed.lstrip("+-" if kind == "by" else "")
+
+
+def _cell(table: Table, row: str, column: str) -> str:
+    wanted = [part.strip() for part in row.split(",")]
+    rows = [each for each in table.rows if [str(cell) for cell in each[: len(wanted)]] == wanted]
+    assert len(rows) == 1, f"{table.caption}: {len(rows)} rows begin with {row}"
+    return str(rows[0][list(table.columns).index(column)])
+
+
 def main(arguments: Sequence[str]) -> None:
-    """Take in a result, if one is given; then render all of them, in the order of KINDS."""
+    """Take in a result, if one is given; then render all of them."""
     if arguments:
         source = Path(arguments[0])
         data = json.loads(source.read_text(encoding="utf-8"))
@@ -55,25 +125,79 @@ def main(arguments: Sequence[str]) -> None:
             data.pop("results", None)  # what a table says follows from the scores
         name = arguments[1] if len(arguments) > 1 else source.stem
         write_text(ROOT / "results" / f"{name}.json", json.dumps(data, separators=(",", ":")) + "\n")
-    parts = [HEAD]
-    for kind, render in KINDS.items():
-        for path in sorted((ROOT / "results").glob(f"{kind}*.json")):
-            parts.append(section(path, render(json.loads(path.read_text(encoding="utf-8")))))
-    write_text(ROOT / "docs" / "results.md", "\n".join(parts))
+    for path, text in render(pictures=True).items():
+        write_text(path, text)
 
 
-def section(path: Path, report: Report) -> str:
-    """One experiment: its words, tables and pictures."""
-    words = path.with_suffix(".md")
-    lines = [f"## {report.title}", ""]
-    if words.exists():
-        command, _, rest = words.read_text(encoding="utf-8").partition("\n")
-        why = "<!-- not run: takes minutes, and needs the collections -->"
-        lines += [why, "```sh", command, "```", "", rest.strip(), ""]
-    lines += [line + "\n" for line in report.text]
-    lines += [table.markdown() for table in report.tables.values()]
-    for name, picture in report.save_pictures(ROOT / "docs" / PICTURES, path.stem).items():
-        lines.append(f"![{report.title}: {name}]({PICTURES / picture.name})\n")
+def render(*, pictures: bool = False) -> dict[Path, str]:
+    """The text of every page; with `pictures`, these are written."""
+    found = {path.stem: Result(path) for path in sorted((ROOT / "results").glob("*.json"))}
+    pages: dict[Path, str] = {}
+    answers = []
+    for page in PAGES:
+        mine = [result for kind in page.kinds for result in found.values() if result.name.startswith(kind)]
+        if not mine:
+            continue
+        parts = [f"# {page.question}\n", *[section(result, pictures=pictures) for result in mine]]
+        pages[ROOT / "docs" / "results" / f"{page.name}.md"] = "\n".join(parts)
+        short = _words(mine[0])[0]
+        answers.append(f"- [{page.question}](results/{page.name}.md) {short}")
+    main_table = main_result(found["evaluation"])
+    outlook = (ROOT / "results" / "outlook.md").read_text(encoding="utf-8")
+    pages[ROOT / "docs" / "results.md"] = "\n".join([
+        HEAD, main_table.markdown(), "## Questions, a page each\n", *answers, "", outlook
+    ])  # fmt: skip
+    return pages
+
+
+def main_result(result: Result) -> Table:
+    """The default model beside the first learner that it is compared with."""
+    scores = Scores.from_json(result.data["scores"])
+    ours, other = "cnaps", result.data["against"]
+    table = Table("The default model on tasks of at most 20 ways and 200 context images", [
+        "data set", ours, other, "difference"
+    ])  # fmt: skip
+    for row, sets in table_rows(scores.collections, result.data["unseen"]):
+        difference = scores.difference(ours, other, sets)
+        assert difference is not None
+        table.rows.append([row, scores.accuracy(ours, sets), scores.accuracy(other, sets), difference.signed])
+    return table
+
+
+def _words(result: Result) -> tuple[str, str]:
+    """The first sentence, which the index shows, and the rest."""
+    path = ROOT / "results" / f"{result.name}.md"
+    text = result.fill(path.read_text(encoding="utf-8")) if path.exists() else ""
+    first, _, rest = text.partition("\n\n")
+    return first.replace("\n", " ").strip(), rest.strip()
+
+
+def section(result: Result, *, pictures: bool) -> str:
+    """One experiment: its words, its first table, its pictures, and the other tables folded away."""
+    report, (first, rest) = result.report, _words(result)
+    tables = list(report.tables.values())
+    command = result.data["made"]["command"]
+    lines = [
+        f"## {report.title}",
+        "",
+        first,
+        "",
+        rest,
+        "",
+        *[line + "\n" for line in report.text],
+        tables[0].markdown(),
+    ]
+    folder = ROOT / "docs" / "images" / "results"
+    if pictures:
+        report.save_pictures(folder, result.name)
+    for name in report.pictures:
+        file = result.name if name == report.name else f"{result.name}-{name}"
+        lines.append(f"![{report.title}: {name}](../images/results/{file}.png)\n")
+    for table in tables[1:]:
+        body = table.markdown().partition("\n\n")[2]
+        lines.append(f"<details markdown><summary>{table.caption}</summary>\n\n{body}\n</details>\n")
+    why = "<!-- not run: takes long, and needs the collections -->"
+    lines += ["Made by", "", why, "```sh", command, "```", ""]
     return "\n".join(lines)
 
 

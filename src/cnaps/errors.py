@@ -6,6 +6,8 @@ Any other exception is a bug.
 
 from __future__ import annotations
 
+import sys
+
 
 class CnapsError(Exception):
     """The base of all errors that a user can cause and mend."""
@@ -22,6 +24,14 @@ class InputError(CnapsError, ValueError):
 
 class DataError(CnapsError, ValueError):
     """A data set, collection, archive, manifest or image file is missing or damaged."""
+
+
+class MissingPackageError(CnapsError):
+    """Something needs packages that are not installed here; says how to add them to any kind of installation."""
+
+    def __init__(self, what: str, *packages: str) -> None:
+        command = f"{sys.executable} -m pip install {' '.join(packages)}"
+        super().__init__(f"{what} needs packages that are not installed. This adds them: {command}")
 
 
 class CheckpointError(CnapsError, ValueError):

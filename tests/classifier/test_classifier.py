@@ -223,3 +223,33 @@ def test_no_images_give_no_predictions(small, context):
     classifier = FewShotClassifier(small).fit(*context)
     assert classifier.predict([]).shape == (0,)
     assert classifier.predict_proba([]).shape == (0, 10)
+
+
+def test_unreadable_images_are_skipped_where_that_is_asked_for(small, context, tmp_path):
+    images, labels = context
+    (tmp_path / "broken.jpg").write_bytes(b"not an image")
+    broken = tmp_path / "broken.jpg"
+    tolerant = FewShotClassifier(small, skip_unreadable=True)
+    with pytest.warns(UserWarning, match=r"image 0 is left out: .*broken\.jpg"):
+        tolerant.fit([broken, *images], [3, *labels])
+    with pytest.warns(UserWarning, match="image 1 is left out"):
+        found = tolerant.predict([images[0], broken, images[1]])
+    assert found[1] is None
+    assert (found[[0, 2]] == FewShotClassifier(small).fit(images, labels).predict(images[:2])).all()
+    with pytest.warns(UserWarning, match="image 0 is left out"):
+        assert np.isnan(tolerant.predict_proba([broken])).all()
+    unread = pytest.warns(UserWarning, match="left out")
+    with unread, pytest.raises(InputError, match="no image of the class '77' can be read"):
+        tolerant.fit([broken, *images], [77, *labels])
+    with pytest.raises(DataError):
+        FewShotClassifier(small).fit([broken, *images], [3, *labels])
+
+
+def test_images_beyond_the_threshold_of_novelty_are_unlike_all_classes(default, unseen, tmp_path):
+    images, _ = unseen
+    known = (default.novelty(images) > default.novelty_threshold_).mean()
+    noise = np.random.default_rng(0).integers(0, 256, (20, 32, 32, 3), dtype=np.uint8)
+    assert known < 0.3
+    assert (default.novelty(noise) > default.novelty_threshold_).mean() > 0.9
+    default.save(tmp_path / "digits.task")
+    assert FewShotClassifier.load(tmp_path / "digits.task").novelty_threshold_ == default.novelty_threshold_

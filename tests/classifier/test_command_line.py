@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -204,14 +205,32 @@ def test_a_device_that_is_not_there_is_named(run, folders):
 
 
 @pytest.mark.slow
-def test_the_demo_classifies_every_digit_and_writes_its_report(tmp_path, capsys):
+def test_the_tour_classifies_photographs_and_every_digit(tmp_path, capsys):
     from cnaps.demo import main as demo
 
     demo(tmp_path / "demo")
     output = capsys.readouterr().out
-    assert "accuracy on the 1,747 others" in output
-    assert len(list(csv.DictReader((tmp_path / "demo/results.csv").open(encoding="utf-8")))) == 1747
-    assert (tmp_path / "demo/report.html").read_text(encoding="utf-8").count('class="card"') == 300
+    assert int(re.search(r"(\d+) of 60 right", output)[1]) >= 54
+    assert "of 1,747 right: 8" in output
+    assert "logistic regression on the same network without adaptation: 7" in output
+    assert len(list(csv.DictReader((tmp_path / "demo/digits.csv").open(encoding="utf-8")))) == 1747
+    assert (tmp_path / "demo/digits.html").read_text(encoding="utf-8").count('class="card"') == 1000
+    assert (tmp_path / "demo/digits.task").is_file()
+
+
+def test_the_tour_replaces_no_file_that_it_did_not_write(run, tmp_path):
+    (tmp_path / "photographs/examples/pagoda").mkdir(parents=True)
+    (tmp_path / "photographs/mine.jpg").touch()
+    code, _, errors = run("demo", tmp_path, model=False)
+    assert (code, "mine.jpg is no file of the tour" in errors) == (2, True)
+
+
+def test_cnaps_alone_says_what_one_can_do_next(run):
+    code, output, _ = run(model=False)
+    assert code == 0
+    assert [line.split()[1] for line in output.splitlines() if line.startswith("  cnaps")] == [
+        "demo", "classify", "studio",
+    ]  # fmt: skip
 
 
 def test_models_lists_the_default_model(run):

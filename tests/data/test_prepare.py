@@ -79,7 +79,7 @@ def test_a_name_that_is_no_text_is_read_all_the_same(tmp_path: Path) -> None:
     with open(folder + b"/\xff.jpg", "wb") as file:
         file.write(encoded(picture()))
     collection = prepare("folder", tmp_path / "source", tmp_path / "c").collection
-    assert collection.classes == ["caf�"]
+    assert collection.classes == ["caf\\xe9"]
 
 
 def test_folders_named_by_numbers_keep_the_order_of_numbers(tmp_path: Path) -> None:
@@ -157,11 +157,14 @@ def test_a_collection_of_other_files_is_not_replaced_unasked(tmp_path: Path, com
 
 def test_a_folder_that_is_no_collection_is_never_overwritten(tmp_path: Path) -> None:
     source = write_files(tmp_path / "source", three_classes())
-    before = state(source)
+    other = write_files(tmp_path / "other", three_classes())
+    before = state(source), state(other)
     for overwrite in (False, True):
-        with pytest.raises(DataError, match="not a collection"):
+        with pytest.raises(InputError, match="is read by this command"):
             prepare("folder", source, source, overwrite=overwrite)
-    assert state(source) == before
+        with pytest.raises(InputError, match="is not replaced"):
+            prepare("folder", source, other, overwrite=overwrite)
+    assert (state(source), state(other)) == before
 
 
 def test_worker_processes_do_not_change_the_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

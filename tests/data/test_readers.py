@@ -315,6 +315,17 @@ def test_ilsvrc_is_read_as_published(layout: str, tmp_path: Path) -> None:
     assert collection.keys([0]) == [f"{LEAVES[0]}/{LEAVES[0]}_10.JPEG"]
 
 
+def test_wordnet_may_lie_elsewhere_and_splits_other_images_of_imagenet_too(tmp_path: Path) -> None:
+    write_files(tmp_path / "wordnet", wordnet())
+    images = {f"{leaf}/{i}.JPEG": shaded(index) for index, leaf in enumerate(LEAVES) for i in (10, 7)}
+    write_files(tmp_path / "in", images)
+    options: dict[str, Any] = {"size": 16, "workers": 1, "wordnet": tmp_path / "wordnet"}
+    check_ilsvrc(prepare("ilsvrc_2012", tmp_path / "in", tmp_path / "c", **options).collection)
+    other = prepare("folder", tmp_path / "in", tmp_path / "tiny", splits="published", **options).collection
+    assert sizes(other) == {"train": 10, "valid": 6, "test": 7}
+    assert other.hierarchy is None  # whatever is no part of Meta-Dataset has no nodes to draw from
+
+
 def test_duplicates_of_other_data_sets_are_left_out_of_ilsvrc(tmp_path: Path) -> None:
     files = {f"{leaf}/{leaf}_{i}.JPEG": shaded(0) for leaf in LEAVES for i in range(2)}
     listed = f"# a comment\n{LEAVES[0]}/{LEAVES[0]}_1.JPEG  # bird.jpg\n"

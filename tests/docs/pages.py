@@ -18,7 +18,7 @@ import pytest
 from cnaps.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SHELL = ("sh", "bash", "shell", "console")
 
 _FENCE = re.compile(

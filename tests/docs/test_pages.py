@@ -128,7 +128,7 @@ def test_every_page_is_in_the_navigation_once() -> None:
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     entries = re.findall(r"- (?:.*: )?(\S+\.md)$", nav, re.M)
     assert len(set(entries)) == len(entries)
-    missing = {page.name for page in PAGES[1:]} - set(entries)
+    missing = {str(page.relative_to(ROOT / "docs")) for page in PAGES[1:]} - set(entries)
     assert not missing, f"add {sorted(missing)} to `nav` in mkdocs.yml"
 
 

@@ -37,7 +37,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Collection]:
             classes=classes or [f"class {index:03d}" for index in range(len(counts))],
             examples=((c, f"{c}/{i}.png", pixels(c, i)) for c, count in enumerate(counts) for i in range(count)),
             size=8,
-            splits=splits,
+            splits=splits or {},
             hierarchy=hierarchy,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 from cnaps.cli import app, main
-from cnaps.data.collection import Collection
+from cnaps.data.collection import Collection, metadata_digest
 from cnaps.episodes import Sampler, write_manifest
 from cnaps.errors import DataError
 from cnaps.nn.backbones import Backbone
@@ -27,6 +28,7 @@ from cnaps.paper.experiments.scores import (
     fit_calibration,
     measure,
 )
+from cnaps.paper.experiments.sizes import class_sizes
 from cnaps.paper.learners import FrozenFeatures
 
 
@@ -61,6 +63,25 @@ def test_a_difference_is_taken_over_the_tasks_that_both_have_done() -> None:
     assert difference is not None
     assert (difference.mean, difference.count) == (pytest.approx(0.2), 2)
     assert scores.difference("a", "c", ["digits"]) is None
+
+
+def test_the_interval_of_an_average_knows_that_data_sets_share_their_draws() -> None:
+    easy = [0.1, 0.5, 0.9, 0.3]  # the number of ways and shots of a task is the same in every data set
+    rows = [
+        replace(score(who, i, a + shift), collection=name)
+        for name in ("one", "two")
+        for who, shift in (("a", 0.05), ("b", 0.0))
+        for i, a in enumerate(easy)
+    ]
+    scores = Scores.of(rows)
+    alone, both = scores.accuracy("a", ["one"]), scores.accuracy("a", ["one", "two"])
+    assert alone is not None
+    assert both is not None
+    assert both.interval == pytest.approx(alone.interval)  # a second data set told nothing new
+    assert (both.mean, both.count) == (pytest.approx(0.5), 4)
+    difference = scores.difference("a", "b", ["one", "two"])
+    assert difference is not None
+    assert (difference.mean, difference.interval) == (pytest.approx(0.05), pytest.approx(0))
 
 
 def test_the_calibration_error_is_the_gap_between_confidence_and_hits() -> None:
@@ -176,6 +197,45 @@ def test_calibration_is_written_to_the_model_and_used(
     assert sum(s.nlls[6] for s in after) < sum(s.nlls[6] for s in before)  # at T = 1
 
 
+def test_every_method_gets_its_temperature_from_the_same_validation_tasks(
+    evaluate: list[object], tmp_path: Path
+) -> None:
+    learners = ["--learners", "cnaps,logreg@all"]
+    run(*evaluate, "--tasks", 4, *learners)
+    out = [*evaluate[:4], "--out", tmp_path / "after", *evaluate[6:]]
+    run(*out, "--tasks", 4, *learners, "--calibration", tmp_path / "results")
+    before, after = (ScoreBook(tmp_path / name) for name in ("results", "after"))
+    assert set(after.setup["calibration"]) == {"cnaps", "logreg@all"}
+    for key, one in after.read().items():
+        assert one.accuracy == before.read()[key].accuracy
+    for who in ("cnaps", "logreg@all"):
+        sums = [sum(s.nlls[6] for s in book.read().values() if s.learner == who) for book in (before, after)]
+        assert sums[1] < sums[0]
+    refused = CliRunner().invoke(
+        app,
+        [str(a) for a in (*out[:4], "--out", tmp_path / "x", *out[6:], "--tasks", 1)]
+        + ["--learners", "protonet", "--calibration", str(tmp_path / "results")],
+    )
+    assert "no results of protonet" in str(refused.exception)
+
+
+def test_seeds_of_one_method_join_into_a_row_with_their_spread() -> None:
+    scores = Scores.of([score("a#0", 0, 0.4), score("a#0", 1, 0.6), score("a#1", 0, 0.6), score("a#1", 1, 0.8)])
+    found = scores.accuracy("a", ["digits"])
+    assert found is not None
+    assert (found.mean, found.count) == (pytest.approx(0.6), 2)
+    assert scores.spread("a", ["digits"]) == pytest.approx(math.sqrt(0.02))
+    assert scores.spread("a#0", ["digits"]) is None
+
+
+def test_an_unbalanced_task_keeps_its_size() -> None:
+    for ratio in (1, 4, 16):
+        sizes = class_sizes(10, 10, ratio)
+        assert sum(sizes) == 100
+        assert sizes == sorted(sizes, reverse=True)
+        assert sizes[0] / sizes[-1] >= ratio
+
+
 def test_results_of_another_model_do_not_calibrate(
     evaluate: list[object], saved_model: Path, tmp_path: Path
 ) -> None:
@@ -189,7 +249,7 @@ def test_results_of_another_model_do_not_calibrate(
     assert "calibration" not in load_model(tmp_path / "other").notes
 
 
-@pytest.mark.parametrize("name", ["ablation", "adapters", "speed", "design-space", "embeddings"])
+@pytest.mark.parametrize("name", ["ablation", "adapters", "speed", "shots", "design-space", "embeddings"])
 def test_an_experiment_writes_table_picture_and_page(
     name: str, digits: Collection, saved_model: Path, tmp_path: Path
 ) -> None:
@@ -197,6 +257,7 @@ def test_an_experiment_writes_table_picture_and_page(
         "ablation": ["--learners", "cnaps,cnaps@again"],
         "adapters": ["--learners", "cnaps,residual-adapters", "--max-context", 20],
         "speed": ["--learners", "cnaps,film-gradient", "--shots", "1,3"],
+        "shots": ["--learners", "cnaps,logreg@last", "--axes", "shots,imbalance"],
         "design-space": ["--learners", "cnaps,protonet,film-gradient"],
         "embeddings": [],
     }[name]
@@ -207,10 +268,15 @@ def test_an_experiment_writes_table_picture_and_page(
         folder = tmp_path / "second"
         folder.mkdir()
         (folder / "images.arrow").write_bytes((digits.path / "images.arrow").read_bytes())
-        (folder / "collection.json").write_text(json.dumps({**second, "name": "second"}))
+        (folder / "collection.json").write_text(
+            json.dumps({**second, "name": "second", "digest": metadata_digest({**second, "name": "second"})})
+        )
         sets.append(folder)
     run("experiment", name, *sets, "--model", saved_model, "--out", tmp_path / "out", "--tasks", count, *options)
+    report = "sizes" if name == "shots" else name
     for kind in ("md", "json", "html", "csv", "png"):
-        assert (tmp_path / "out" / f"{name}.{kind}").stat().st_size > 50
+        assert (tmp_path / "out" / f"{report}.{kind}").stat().st_size > 50
+    made = json.loads((tmp_path / "out" / f"{report}.json").read_text())["made"]
+    assert made["versions"]["torch"] == torch.__version__
     if name == "adapters":
         assert "FiLM,160,2,80" in (tmp_path / "out" / "adapters-parameters.csv").read_text()

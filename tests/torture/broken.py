@@ -268,15 +268,15 @@ def flipped_bytes(scale: Scale, folder: Path) -> list[Row]:
 
 def spoiled_files(scale: Scale, folder: Path) -> list[Row]:
     """Files with a right digest and wrong content, of every format, by two processes."""
-    rows = []
-    for each in fuzzing.FORMATS:
-        half = scale.mutations // 2
-        with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+    rows, half = [], scale.mutations // 2
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for each in fuzzing.FORMATS:
             parts = [pool.submit(_spoil, each.title, folder / str(i), half, i * half) for i in range(2)]
             found: Counter[str] = sum((part.result() for part in parts), Counter())
-        text = ", ".join(f"{count:,} {what}" for what, count in found.most_common(6))
-        ok = found.keys() <= {"loaded", "refused", "cannot be written"}
-        rows.append(Row(f"Wrong content under a right digest: {each.title}", f"{2 * half:,} mutations", text, ok))
+            text = ", ".join(f"{count:,} {what}" for what, count in found.most_common(6))
+            ok = found.keys() <= {"loaded", "refused", "cannot be written"}
+            title = f"Wrong content under a right digest: {each.title}"
+            rows.append(Row(title, f"{2 * half:,} mutations", text, ok))
     return rows
 
 

@@ -45,17 +45,22 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path, damage: str) -> None:
         load_checkpoint(path)
 
 
-def test_the_error_of_a_damaged_checkpoint_says_what_to_go_on_from(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_told_and_the_one_before_it_is_taken(tmp_path: Path, capsys) -> None:
+    rest = {"validated": 0, "best": {}, "best_step": 0, "metrics_bytes": 0}
     for step in (1, 2, 3):
-        save_checkpoint(tmp_path / "checkpoints" / f"step-{step:08d}.safetensors", TENSORS, {"step": step})
-    newest = checkpoints(tmp_path)[-1]
+        path = tmp_path / "checkpoints" / f"step-{step:08d}.safetensors"
+        save_checkpoint(path, TENSORS, {"step": step, **rest})
+    for left in (2, 1):
+        newest = checkpoints(tmp_path)[left]
+        newest.write_bytes(newest.read_bytes()[:-4])
+        found = latest_checkpoint(tmp_path)
+        assert found is not None
+        assert found[1]["step"] == left
+        assert f"{newest.name} is damaged" in capsys.readouterr().err
+    newest = checkpoints(tmp_path)[0]
     newest.write_bytes(newest.read_bytes()[:-4])
-    with pytest.raises(CheckpointError, match="Remove this file to continue from the one before it"):
+    with pytest.raises(CheckpointError, match="Remove this file to continue from the beginning"):
         latest_checkpoint(tmp_path)
-    newest.unlink()
-    found = latest_checkpoint(tmp_path)
-    assert found is not None
-    assert found[1]["step"] == 2
 
 
 def test_an_optimiser_goes_on_as_if_nothing_had_happened() -> None:

@@ -119,6 +119,22 @@ def test_the_temperature_divides_the_logits_of_the_loss(settings: dict[str, Any]
     assert metrics["loss"] == pytest.approx(math.log(3), rel=1e-4)  # 3 ways: nothing is left of the logits
 
 
+def test_a_model_is_used_at_the_temperature_that_it_was_trained_with(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    make_job(settings, "loss.temperature=50").save_model(tmp_path / "model")
+    assert load_model(tmp_path / "model").notes["calibration"] == pytest.approx([math.log(50.0), 0, 0])
+
+
+def test_theta_may_learn_at_a_rate_of_its_own(settings: dict[str, Any]) -> None:
+    ours = make_job(settings, "theta.mode=joint", "theta.learning_rate=1e-5", "optimiser.learning_rate=1e-3")
+    ours._update(2e-3)
+    rates = {id(p): group["lr"] for group in ours._optimiser.param_groups for p in group["params"]}
+    assert len(rates) == len(list(ours.model.parameters()))
+    for name, parameter in ours.model.named_parameters():
+        assert rates[id(parameter)] == pytest.approx(2e-5 if name.startswith("backbone.") else 2e-3)
+
+
 def test_lite_is_right_on_average(settings: dict[str, Any]) -> None:
     changes = ("tasks.per_step=1", "loss.penalty=0.0")
     settings["augmentation"] = {}
@@ -174,6 +190,7 @@ def test_the_saved_model_is_the_moving_average(settings: dict[str, Any], tmp_pat
 def test_a_better_model_wins_on_more_than_half_of_the_sets() -> None:
     best = {"a": 0.5, "b": 0.5, "c": 0.5, "d": 0.5}
     assert not better({**best, "a": 0.9, "b": 0.9}, best, "majority"), "half is not more than half"
+    assert better({**best, "a": 0.9, "b": 0.9}, best, "half"), "which the published code takes for better"
     assert better({"a": 0.51, "b": 0.51, "c": 0.51, "d": 0.1}, best, "majority")
     assert not better({"a": 0.51, "b": 0.51, "c": 0.51, "d": 0.1}, best, "mean")
     assert better(best, {}, "majority"), "the first one is the best"

@@ -114,17 +114,15 @@ def test_a_signal_saves_and_leaves_and_resume_goes_on(
 
 
 def test_a_damaged_checkpoint_is_told_and_the_one_before_it_goes_on(
-    settings: dict[str, Any], tmp_path: Path
+    settings: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = build(TrainConfig, settings)
     train(config, tmp_path / "run", device="cpu")
     whole = final_tensors(tmp_path / "run")
     newest = checkpoints(tmp_path / "run")[-1]
     newest.write_bytes(newest.read_bytes()[:1000])
-    with pytest.raises(CheckpointError, match=f"{newest.name} is damaged.*Remove this file"):
-        train(config, tmp_path / "run", resume=True, device="cpu")
-    newest.unlink()
     train(config, tmp_path / "run", resume=True, device="cpu")
+    assert f"{newest.name} is damaged" in capsys.readouterr().err
     again = final_tensors(tmp_path / "run")
     assert all(torch.equal(whole[name], again[name]) for name in whole)
 
@@ -159,7 +157,7 @@ def test_a_full_disk_is_told_and_leaves_the_previous_checkpoint(
 
 def test_an_unwritable_folder_is_told(settings: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(CnapsError, match="cannot write to the run folder"):
+    with pytest.raises(CnapsError, match=r"cannot write .*run: .*file is no folder"):
         train(build(TrainConfig, settings), tmp_path / "file" / "run", device="cpu")
 
 

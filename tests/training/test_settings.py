@@ -39,7 +39,7 @@ def test_the_defaults_of_pretraining_are_the_papers() -> None:
         ),
         (["optimiser.learning_rate=fast"], "optimiser.learning_rate must be of type float, not 'fast'"),
         (["tasks.total=true"], "tasks.total must be of type int"),
-        (["validation.rule=best"], "validation.rule is 'best': choose one of majority, mean"),
+        (["validation.rule=best"], "validation.rule is 'best': choose one of majority, half, mean"),
         (["data.train=a"], "data.train must be a list"),
         (["tasks=3"], "tasks is a group of settings"),
         (["seed.deep=3", "seed"], "write it as key=value"),

@@ -100,11 +100,13 @@ def test_other_colours_and_less_detail_are_taught(settings: dict[str, Any]) -> N
         (("teacher.weight=1",), "teacher.collections is empty"),
         (("teacher.weight=-1",), "teacher.weight must be 0"),
         ((*TEACHER, "theta.mode=joint"), "theta.mode to be frozen"),
-        ((*TEACHER, "learner=tadam"), "a teacher is for the learner cnaps, not for tadam"),
+        ((*TEACHER, "learner=tadam-style"), "a teacher is for the learner cnaps, not for tadam"),
     ],
 )
 def test_a_teacher_that_cannot_teach_is_refused(
     settings: dict[str, Any], changes: tuple[str, ...], message: str
 ) -> None:
+    import cnaps.paper.learners  # noqa: F401  as the command line does, which knows other learners
+
     with pytest.raises(InputError, match=message):
         make_job(settings, *changes)

@@ -16,6 +16,7 @@ export interface About {
   settings: { head: string; features: string; adaptation: string; set_encoder_norm: string; embedding_size: number };
   calibration: [number, number, number];
   image_size: number;
+  image_sizes: number[]; // that `auto` chooses from
   min_image_size: number;
   size_step: number;
   channels: number[];

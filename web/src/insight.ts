@@ -41,7 +41,25 @@ export function leftOutScore(fit: Float64Array[], labels: number[]) {
   return { correct, total, low, high, enough: total >= 10 && Math.min(...counts.values()) >= 3 };
 }
 
-function wilson(correct: number, total: number): [number, number] {
+// How often each class (rows) was answered as each (columns).
+export function confusion(truths: number[], answers: number[], ways: number): number[][] {
+  const counts = Array.from({ length: ways }, () => Array<number>(ways).fill(0));
+  truths.forEach((k, i) => { counts[k][answers[i]]++; });
+  return counts;
+}
+
+// What was taken for what when it was left out, and the surest of the wrong answers.
+export function mistakes(fit: Float64Array[], labels: number[], examples: string[], keys: string[]) {
+  const judged = fit.map((_, i) => i).filter((i) => !fit[i].some(Number.isNaN)), answers = judged.map((i) => best(fit[i]));
+  const counts = confusion(judged.map((i) => labels[i]), answers, keys.length);
+  const wrong = judged.map((i, j) => ({ id: examples[i], answer: keys[answers[j]], probability: fit[i][answers[j]], right: answers[j] === labels[i] }));
+  return {
+    confusion: counts.flatMap((row, k) => row.map((count, j): [string, string, number] => [keys[k], keys[j], count])).filter(([, , count]) => count > 0),
+    mistakes: wrong.filter(({ right }) => !right).sort((a, b) => b.probability - a.probability).slice(0, 24),
+  };
+}
+
+export function wilson(correct: number, total: number): [number, number] {
   if (total === 0) return [0, 1];
   const z = 1.959963984540054, share = correct / total, z2 = (z * z) / total;
   const middle = share + z2 / 2, half = z * Math.sqrt((share * (1 - share)) / total + z2 / (4 * total));

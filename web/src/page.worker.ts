@@ -3,7 +3,7 @@
 import { Tensor } from "onnxruntime-web/wasm";
 import { sessionOf, startRuntime } from "./runtime";
 import { readMetadata } from "./onnx";
-import { decode, pictureOf, toSquare } from "./pixels";
+import { decode, isJpeg, pictureOf, toSquare } from "./pixels";
 
 startRuntime(self.crossOriginIsolated ? Math.min(4, navigator.hardwareConcurrency || 1) : 1);
 const ready = open();
@@ -23,8 +23,7 @@ addEventListener("message", ({ data }: MessageEvent<Blob | ImageBitmap>) => { la
 async function answer(image: Blob | ImageBitmap): Promise<void> {
   try {
     const { session, classes, size, threshold } = await ready, bitmap = image instanceof Blob ? await decode(image) : image;
-    const jpeg = image instanceof Blob && new Uint8Array(await image.slice(0, 2).arrayBuffer()).join() === "255,216";
-    const rows = toSquare(pictureOf(bitmap, bitmap.width, bitmap.height), size, jpeg);
+    const rows = toSquare(pictureOf(bitmap), size, image instanceof Blob && await isJpeg(image));
     bitmap.close();
     const planes = new Uint8Array(rows.length), area = size * size;
     for (let i = 0; i < area; i++) for (let c = 0; c < 3; c++) planes[c * area + i] = rows[3 * i + c];

@@ -21,8 +21,13 @@ export async function decode(file: Blob): Promise<ImageBitmap> {
   return found;
 }
 
+export async function isJpeg(file: Blob): Promise<boolean> {
+  return new Uint8Array(await file.slice(0, 2).arrayBuffer()).join() === "255,216";
+}
+
 // Transparency is laid over white.
-export function pictureOf(source: ImageBitmap | VideoFrame, width: number, height: number): Picture {
+export function pictureOf(source: ImageBitmap): Picture {
+  const { width, height } = source;
   const canvas = new OffscreenCanvas(width, height);
   const context = canvas.getContext("2d", { willReadFrequently: true })!;
   context.fillStyle = "white";
@@ -31,13 +36,50 @@ export function pictureOf(source: ImageBitmap | VideoFrame, width: number, heigh
   return context.getImageData(0, 0, width, height);
 }
 
-// A square of `size`, RGB (size, size, 3): first what a JPEG decoder would have left out, then Pillow's resizing.
+// A square of `size`, RGB (size, size, 3), resized as Pillow does.
 export function toSquare(picture: Picture, size: number, jpeg = false): Uint8Array {
-  const { width, height } = picture;
-  const share = Math.min(Math.floor(width / (2 * size)), Math.floor(height / (2 * size)));
+  const { data, width, height } = opened(picture, 2 * size, jpeg);
+  return resizeColumns(resizeRows(data, width, height, size), size, height, size);
+}
+
+// What the size of a task's images depends on: the side of a square with as many pixels, and whether it is ink on a ground.
+export interface Look { side: number; ink: boolean }
+
+export function lookAt(picture: Picture, jpeg: boolean): Look {
+  const { data, width, height } = opened(picture, 64, jpeg), grey: number[] = [];
+  let colour = 0;
+  for (let y = 0; y < 32; y++) {
+    for (let x = 0; x < 32; x++) {
+      const place = 3 * (Math.floor(((y + 0.5) * height) / 32) * width + Math.floor(((x + 0.5) * width) / 32));
+      const [r, g, b] = data.subarray(place, place + 3);
+      colour = Math.max(colour, Math.max(r, g, b) - Math.min(r, g, b));
+      grey.push((r + g + b) / 3);
+    }
+  }
+  const middle = median(grey), near = grey.filter((value) => Math.abs(value - middle) < 16).length / grey.length;
+  return { side: Math.sqrt(picture.width * picture.height), ink: colour < 16 && near > 0.4 };
+}
+
+const LOOKED_AT = 16; // examples that decide about the size
+
+// `auto` of `runtime/task.py` and `images/sizes.py`: as large as helps, and no larger.
+export function chooseSize(sizes: number[], looks: Look[]): number {
+  const step = Math.max(1, Math.floor(looks.length / LOOKED_AT)), seen = looks.filter((_, i) => i % step === 0);
+  const side = median(seen.map((look) => look.side));
+  const wanted = seen.filter(({ ink }) => ink).length > seen.length / 2 ? 96 : side < 48 ? 128 : side < 96 ? 160 : 224;
+  return sizes.reduce((best, size) => (Math.abs(size - wanted) < Math.abs(best - wanted) ? size : best));
+}
+
+function median(values: number[]): number {
+  const sorted = [...values].sort((a, b) => a - b), half = sorted.length >> 1;
+  return sorted.length % 2 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
+}
+
+// RGB rows; Python decodes a large JPEG file at a fraction of its size, with no side below `atLeast`.
+function opened(picture: Picture, atLeast: number, jpeg: boolean): Picture {
+  const share = Math.floor(Math.min(picture.width, picture.height) / atLeast);
   const step = jpeg ? [8, 4, 2].find((n) => share >= n) ?? 1 : 1;
-  const { data, width: w, height: h } = step > 1 ? reduced(picture, step) : rgb(picture);
-  return resizeColumns(resizeRows(data, w, h, size), size, h, size);
+  return step > 1 ? reduced(picture, step) : rgb(picture);
 }
 
 function rgb({ width, height, data }: Picture): Picture {
@@ -50,22 +92,47 @@ function rgb({ width, height, data }: Picture): Picture {
   return { width, height, data: out };
 }
 
-// Means over squares of `step` pixels: Python decodes large JPEG files at a fraction of their size.
+// What a JPEG decoder makes at a `step`th of the size: of each block of 8 x 8 pixels the low frequencies.
 function reduced({ width, height, data }: Picture, step: number): Picture {
-  const w = Math.ceil(width / step), h = Math.ceil(height / step), out = new Uint8Array(w * h * 3);
-  for (let y = 0; y < h; y++) {
-    for (let x = 0; x < w; x++) {
-      for (let c = 0; c < 3; c++) {
-        let sum = 0;
-        for (let v = 0; v < step; v++) {
-          const row = Math.min(height - 1, y * step + v) * width;
-          for (let u = 0; u < step; u++) sum += data[(row + Math.min(width - 1, x * step + u)) * 4 + c];
+  const w = Math.ceil(width / step), h = Math.ceil(height / step), out = new Uint8ClampedArray(w * h * 3);
+  const n = 8 / step, low = lowPass(n), across = new Float32Array(8 * w * 3);
+  for (let top = 0; top < height; top += 8) {
+    for (let v = 0; v < 8; v++) {
+      const row = Math.min(height - 1, top + v) * width;
+      for (let x = 0; x < w; x++) {
+        const left = Math.floor(x / n) * 8, factors = low[x % n];
+        let r = 0, g = 0, b = 0;
+        for (let u = 0; u < 8; u++) {
+          const place = (row + Math.min(width - 1, left + u)) * 4, factor = factors[u];
+          r += data[place] * factor;
+          g += data[place + 1] * factor;
+          b += data[place + 2] * factor;
         }
-        out[(y * w + x) * 3 + c] = Math.floor(sum / (step * step) + 0.5);
+        const to = (v * w + x) * 3;
+        across[to] = r;
+        across[to + 1] = g;
+        across[to + 2] = b;
+      }
+    }
+    for (let y = 0; y < n && top / step + y < h; y++) {
+      const to = (top / step + y) * w * 3, factors = low[y];
+      for (let i = 0; i < w * 3; i++) {
+        let sum = 0;
+        for (let v = 0; v < 8; v++) sum += across[v * w * 3 + i] * factors[v];
+        out[to + i] = sum;
       }
     }
   }
   return { width: w, height: h, data: out };
+}
+
+// From 8 values to `n`, (n, 8): the first `n` coefficients of their cosine transform, transformed back.
+function lowPass(n: number): number[][] {
+  return Array.from({ length: n }, (_, i) => Array.from({ length: 8 }, (_, x) => {
+    let sum = 1;
+    for (let u = 1; u < n; u++) sum += 2 * Math.cos(((2 * i + 1) * u * Math.PI) / (2 * n)) * Math.cos(((2 * x + 1) * u * Math.PI) / 16);
+    return sum / 8;
+  }));
 }
 
 const BITS = 22; // of the fraction of a weight

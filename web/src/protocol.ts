@@ -1,5 +1,7 @@
 // What page and worker say to each other.
 
+import type { Look } from "./pixels";
+
 export interface Plan {
   version: number;
   classes: Record<string, string[]>; // images of each class by its name; those with images
@@ -14,6 +16,8 @@ export interface Prediction { top: [string, number][]; doubt: "" | "none" | "uns
 export interface Review {
   correct: number; total: number; low: number; high: number; enough: boolean;
   suspects: { id: string; better: string; fit: number; better_fit: number }[];
+  confusion: [string, string, number][]; // class, answer, how often
+  mistakes: { id: string; answer: string; probability: number }[];
 }
 export interface Insight {
   predictions: Record<string, Prediction>;
@@ -23,12 +27,13 @@ export interface Insight {
 }
 export type Call =
   | { kind: "look"; file: Blob }
-  | { kind: "keep"; id: string; file: Blob }
+  | { kind: "keep"; id: string; file: Blob; look: Look }
   | { kind: "follow"; plan: Plan }
-  | { kind: "frame"; bitmap: ImageBitmap }
+  | { kind: "classify"; files: Blob[] }
   | { kind: "checkTask"; bytes: Uint8Array }
   | { kind: "task" }
   | { kind: "onnx" }
   | { kind: "ask"; ids: string[] };
+export interface Found { ranking: [string, number][]; novelty: number; stranger: boolean } // the answer for an image, best first
 export interface Answer { number: number; value?: unknown; error?: string }
 export type News = Partial<{ status: Status; insight: Insight; settled: number }> | Answer;

@@ -1,6 +1,7 @@
 // Projects in IndexedDB: a description, which is replaced whole, and the images by the hash of their content.
 
 import { InputError } from "./errors";
+import type { Look } from "./pixels";
 
 export interface Class { id: string; name: string; learned: [number, number] | null } // row and examples in the task
 export interface Image { id: string; name: string; place: string }
@@ -9,7 +10,7 @@ export interface Project {
   task: Uint8Array | null; // an imported task file
   changed: number; // changes since it was last exported whole
 }
-export interface Stored { file: Blob; small: Blob }
+export interface Stored { file: Blob; small: Blob; look: Look }
 
 const FULL = "The browser's storage is full: export the project, then remove images or make room on the disk.";
 let opened: Promise<IDBDatabase> | null = null;

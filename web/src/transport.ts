@@ -1,8 +1,10 @@
 // The studio's server without a server: the same requests, answered in the page and by its worker.
 
+import { Answers, folderName, freeName, table } from "./answers";
 import { InputError } from "./errors";
 import { readMetadata } from "./onnx";
-import type { Answer, Call, Insight, News, Plan, Status } from "./protocol";
+import type { Look } from "./pixels";
+import type { Answer, Call, Found, Insight, News, Plan, Status } from "./protocol";
 import { type Class, type Image, type Project, projects, readImage, removeProject, saveImage, saveProject, tidy } from "./store";
 import { sha256 } from "./tensors";
 import { readZip, writeZip } from "./zip";
@@ -17,7 +19,11 @@ let waiting: (() => void)[] = [];
 const small = new Map<string, string>(); // addresses of small pictures
 const sent = new Set<string>(); // images that the worker has
 
+const answers = new Answers((files) => call({ kind: "classify", files }));
+
 export const source = (id: string) => small.get(id) ?? "data:,";
+export const answerSource = (index: number) => answers.picture(index);
+export const PACE = 0; // no request is on its way: one question about the camera's picture follows the other
 export const hooks: { remind?: () => void; isolated?: Promise<unknown> } = {};
 
 function fresh(): Project {
@@ -80,7 +86,7 @@ async function follow(): Promise<void> {
   for (const { id } of project.images) {
     if (sent.has(id)) continue;
     const stored = await readImage(id);
-    if (stored) await call({ kind: "keep", id, file: stored.file });
+    if (stored) await call({ kind: "keep", id, file: stored.file, look: stored.look });
     sent.add(id);
   }
   const inside = (place: string) => project.images.filter((image) => image.place === place).map(({ id }) => id);
@@ -139,17 +145,17 @@ function checkPlace(place: string): void {
   if (place !== "test" && place !== "pool" && !project.classes.some(({ id }) => id === place)) throw new InputError("there is no such class any more");
 }
 
-interface Report { added: string[]; known: string[]; refused: { name: string; reason: string }[] }
+interface Report { added: string[]; known: string[]; moved: { name: string; from: string; to: string }[]; refused: { name: string; reason: string }[] }
 
 // Files are looked at and kept before the project changes.
 async function add(files: [string, Blob][], place: string, together: string): Promise<Report> {
-  const report: Report = { added: [], known: [], refused: [] }, kept: { id: string; name: string; folder: string }[] = [];
+  const report: Report = { added: [], known: [], moved: [], refused: [] }, kept: { id: string; name: string; folder: string }[] = [];
   for (const [path, file] of files) {
     const parts = path.split("/"), name = parts.at(-1)!;
     try {
-      const preview = await call<Blob>({ kind: "look", file });
+      const seen = await call<{ small: Blob; look: Look }>({ kind: "look", file });
       const id = (await sha256(new Uint8Array(await file.arrayBuffer()))).slice(0, 32);
-      await saveImage(id, { file: new Blob([file], { type: file.type }), small: preview });
+      await saveImage(id, { file: new Blob([file], { type: file.type }), ...seen });
       kept.push({ id, name, folder: parts.at(-2) ?? "" });
       await show(id);
     } catch (error) {
@@ -159,12 +165,14 @@ async function add(files: [string, Blob][], place: string, together: string): Pr
   }
   await change(() => {
     for (const { id, name, folder } of kept) {
-      const to = place === "folders" ? (folder ? addClass(folder) : "pool") : place;
+      const to = place === "folders" ? addClass(folder || "unnamed") : place;
       checkPlace(to);
       const known = project.images.find((image) => image.id === id);
       if (known) {
         report.known.push(known.name);
-        if (to.startsWith("c")) known.place = to; // a label says more than a tray
+        if (!to.startsWith("c")) continue; // a label says more than a tray
+        if (known.place !== to) report.moved.push({ name: known.name, from: known.place, to });
+        known.place = to;
       } else {
         report.added.push(id);
         project.images.push({ id, name, place: to });
@@ -184,17 +192,19 @@ async function exported(kind: string): Promise<Response> {
   const make: Record<string, () => Promise<[string, Blob]>> = {
     task: async () => [`${name}.task`, await untouched() ?? bytes(await call({ kind: "task" }))],
     onnx: async () => [`${name}.onnx`, bytes(await call({ kind: "onnx" }))],
-    csv: async () => [`${name}.csv`, new Blob([await table()], { type: "text/csv" })],
     project: async () => [`${name}.zip`, await wholeProject()],
     page: async () => [`${name}-page.zip`, await ownPage()],
   };
+  if (!make[kind]) throw new InputError(`there is: ${Object.keys(make).join(", ")}`);
   const [file, body] = await make[kind]();
   if (kind === "project") {
     project.changed = 0;
     await saveProject(project);
   }
-  return new Response(body, { headers: { "Content-Disposition": `attachment; filename="${file}"` } });
+  return download(file, body);
 }
+
+const download = (name: string, body: Blob) => new Response(body, { headers: { "Content-Disposition": `attachment; filename="${name}"` } });
 
 const bytes = (data: Uint8Array) => new Blob([data as Uint8Array<ArrayBuffer>], { type: "application/octet-stream" });
 
@@ -206,26 +216,20 @@ async function untouched(): Promise<Blob | null> {
   return same ? bytes(project.task) : null;
 }
 
-// As `cnaps predict --out` writes it: the images that are not examples.
-async function table(): Promise<string> {
-  const asked = project.images.filter(({ place }) => place === "test" || place === "pool");
-  if (!asked.length) throw new InputError("there are no images to say anything about: put some into the test tray");
-  const answers = await call<[string, number][][]>({ kind: "ask", ids: asked.map(({ id }) => id) });
-  const cell = (value: string) => (/^[=+\-@\t\r]/.test(value) ? `"'${value.replaceAll('"', '""')}"` : /[",\n\r]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
-  const places = answers[0].map((_, i) => (i ? `label_${i + 1},probability_${i + 1}` : "label,probability"));
-  const rows = asked.map(({ name }, i) => [cell(name), ...answers[i].flatMap(([label, p]) => [cell(label), p.toFixed(6)])].join(","));
-  return [["path", ...places].join(","), ...rows, ""].join("\n");
+// The answers for the images of the tray.
+async function tray(): Promise<Blob> {
+  const asked = project.images.filter(({ place }) => place === "test");
+  if (!asked.length) throw new InputError("there are no images in the tray");
+  const found = await call<Found[]>({ kind: "ask", ids: asked.map(({ id }) => id) });
+  return table(found.map((each, i) => ({ ...each, name: asked[i].name })));
 }
 
 // Class folders with people's own file names, and a project.json that the studio reads too.
 async function wholeProject(): Promise<Blob> {
   const files: [string, Blob][] = [], taken = new Set<string>(), paths = new Map<string, string>();
   for (const image of project.images) {
-    const folder = image.place === "test" ? "test" : image.place === "pool" ? "unlabelled" : project.classes.find(({ id }) => id === image.place)!.name.replace(/[\\/:*?"<>|.]/g, "_");
-    const [, stem, ending] = image.name.replace(/[\\/:*?"<>|]/g, "_").match(/^(.*?)(\.[^.]*)?$/s)!;
-    let path = `${folder}/${stem}${ending ?? ""}`;
-    for (let i = 2; taken.has(fold(path)); i++) path = `${folder}/${stem} (${i})${ending ?? ""}`;
-    taken.add(fold(path));
+    const folder = image.place === "test" ? "test" : image.place === "pool" ? "unlabelled" : folderName(project.classes.find(({ id }) => id === image.place)!.name);
+    const path = freeName(folder, image.name, taken);
     paths.set(image.id, path);
     const stored = await readImage(image.id);
     if (stored) files.push([path, stored.file]);
@@ -358,16 +362,32 @@ const routes: [string, RegExp, (body: Body, found: string[]) => Promise<unknown>
     project.images = [...project.images.filter(({ id }) => !images.includes(id)), ...moved.map((image) => ({ ...image, place }))];
   })],
   ["DELETE", /^images$/, ({ images }) => change(() => { project.images = project.images.filter(({ id }) => !images.includes(id)); })],
-  ["POST", /^images$/, (form: FormData) => {
-    const paths = form.getAll("paths").map(String);
-    return add(form.getAll("files").map((file, i) => [paths[i] ?? (file as File).name, file as File]), String(form.get("place")), String(form.get("group") ?? ""));
-  }],
+  ["POST", /^images$/, (form: FormData) => add(filesOf(form), String(form.get("place")), String(form.get("group") ?? ""))],
+  ["GET", /^answers$/, async () => answers.describe()],
+  ["DELETE", /^answers$/, async () => answers.clear()],
+  ["POST", /^answers\/files$/, async (form: FormData) => answers.drop(filesOf(form))],
+  ["POST", /^answers\/start$/, async () => answers.start(status.phase === "waiting" ? [] : project.classes.map(({ name }) => name))],
+  ["GET", /^answers\/tray$/, async () => download("tray.csv", await tray())],
+  ["GET", /^answers\/(table|sorted)$/, async (_, [kind]) => download(...await answers.file(kind))],
+  ["POST", /^predict$/, async (file: Blob) => ({ predictions: [await predicted(file)] })],
   ["POST", /^import$/, (file: Blob) => bringIn(file)],
   ["GET", /^export\/(\w+)$/, (_, [kind]) => exported(kind)],
 ];
 
+function filesOf(form: FormData): [string, Blob][] {
+  const paths = form.getAll("paths").map(String);
+  return form.getAll("files").map((file, i) => [paths[i] ?? (file as File).name, file as File]);
+}
+
+async function predicted(file: Blob): Promise<unknown> {
+  const [found] = await call<(Found | { error: string })[]>({ kind: "classify", files: [file] });
+  if ("error" in found) throw new InputError(found.error);
+  const [[label, probability]] = found.ranking;
+  return { name: "image", label, probability, probabilities: Object.fromEntries(found.ranking), novelty: found.novelty, none_of_these: found.stranger };
+}
+
 export async function send(path: string, { method, body }: { method: string; body?: Body }): Promise<Response> {
-  const [, rest, query] = path.match(/^\/api\/([^?]*)\??(.*)$/)!;
+  const [, rest, query] = path.match(/^\/(?:api\/)?([^?]*)\??(.*)$/)!;
   try {
     if (rest === "state") return json(await state(new URLSearchParams(query).get("since") ?? ""));
     for (const [verb, pattern, run] of routes) {
@@ -388,5 +408,8 @@ const json = (value: unknown, code = 200) => new Response(JSON.stringify(value),
 async function state(since: string): Promise<unknown> {
   while (since === String(version)) await new Promise<void>((resolve) => waiting.push(resolve));
   const { name, classes, images } = project;
-  return { name, classes, images, ...insight, version: String(version), can_undo: past.length > 0, status, settled: settled === changes };
+  return {
+    name, classes, images, ...insight, version: String(version), can_undo: past.length > 0, status, settled: settled === changes,
+    folder: project.id, shelf: false, pages: true, // pages of one's own can be made here
+  };
 }

@@ -4,9 +4,9 @@
 import { CHUNK, Engine } from "./engine";
 import { InputError } from "./errors";
 import { onnxBytes } from "./export";
-import { choose, leftOutScore, project, suspects } from "./insight";
-import { decode, pictureOf, toSquare } from "./pixels";
-import type { Answer, Call, Insight, Plan, Prediction, Status } from "./protocol";
+import { choose, leftOutScore, mistakes, project, suspects } from "./insight";
+import { type Look, chooseSize, decode, isJpeg, lookAt, pictureOf, toSquare } from "./pixels";
+import type { Answer, Call, Found, Insight, Plan, Prediction, Status } from "./protocol";
 import { startRuntime } from "./runtime";
 import { FittedTask, compareNames, merge, noneLevel, ranking, readTask, select, statisticsOf, writeTask } from "./task";
 
@@ -15,7 +15,8 @@ const SUGGESTED = 24, THUMBNAIL = 320;
 
 let opening: Promise<Engine> | null = null;
 const pixels = new Map<string, Uint8Array>(); // squares as the model reads them
-const files = new Map<string, Blob>(); // of those that are not decoded yet
+const files = new Map<string, Blob>();
+const looks = new Map<string, Look>();
 let features = new Map<string, Float64Array>(); // under the FiLM of `base`
 let base: FittedTask | null = null, fitted: FittedTask | null = null, origin = "";
 let insight: Insight = { predictions: {}, review: null, suggestions: [], points: {} };
@@ -78,7 +79,7 @@ function reason(error: unknown): string {
 async function follow(now: Plan): Promise<void> {
   const names = [...new Set([...Object.keys(now.classes), ...Object.keys(now.learned)])].sort(compareNames);
   const keep = new Set([...Object.values(now.classes).flat(), ...now.test, ...now.pool]);
-  for (const store of [pixels, files, features]) for (const id of store.keys()) if (!keep.has(id)) (store as Map<string, unknown>).delete(id);
+  for (const store of [pixels, files, looks, features]) for (const id of store.keys()) if (!keep.has(id)) (store as Map<string, unknown>).delete(id);
   if (names.length < 2) {
     fitted = null;
     tell({ predictions: {}, review: null, suggestions: [], points: {} });
@@ -88,7 +89,7 @@ async function follow(now: Plan): Promise<void> {
   const model = await engine();
   const started = performance.now(), own = Object.keys(now.classes).sort(compareNames), examples = own.flatMap((name) => now.classes[name]);
   const from = now.task ? "task" : JSON.stringify(own.map((name) => [...now.classes[name]].sort()).sort());
-  const again = from !== origin || !base, size = model.about.image_size;
+  const again = from !== origin || !base;
   if (base && !again) {
     say({ phase: "learning", text: `Looking at ${examples.length} examples`, seconds: null });
     await conclude(now, names, true);
@@ -103,6 +104,7 @@ async function follow(now: Plan): Promise<void> {
       base = new FittedTask(model, task, await model.network(task.film));
       features = new Map();
     } else {
+      const size = chooseSize(model.about.image_sizes, examples.map((id) => looks.get(id)!));
       const images = await read(examples, size), labels = own.flatMap((name, k) => now.classes[name].map(() => k));
       const found = await FittedTask.learn(model, images, labels, own, size, (share) => {
         say({ phase: "learning", text: `Learning from ${examples.length} examples, ${Math.round(share * 100)}%`, seconds: null });
@@ -150,7 +152,7 @@ async function conclude(now: Plan, names: string[], thorough: boolean): Promise<
   if (judged && thorough) {
     const fit = await made.leftOut(answers, labels, async () => { await breathe(); check(now); });
     const worst = suspects(fit, labels).map(([i, k]) => ({ id: examples[i], better: keys[k], fit: fit[i][labels[i]], better_fit: fit[i][k] }));
-    tell({ ...insight, review: { ...leftOutScore(fit, labels), suspects: worst } });
+    tell({ ...insight, review: { ...leftOutScore(fit, labels), suspects: worst, ...mistakes(fit, labels, examples, keys) } });
   }
 }
 
@@ -193,9 +195,7 @@ async function read(ids: string[], size: number): Promise<Uint8Array[]> {
 }
 
 async function square(file: Blob, size: number): Promise<Uint8Array> {
-  const bitmap = await decode(file);
-  const start = new Uint8Array(await file.slice(0, 2).arrayBuffer());
-  const made = toSquare(pictureOf(bitmap, bitmap.width, bitmap.height), size, start[0] === 0xff && start[1] === 0xd8);
+  const bitmap = await decode(file), made = toSquare(pictureOf(bitmap), size, await isJpeg(file));
   bitmap.close();
   return made;
 }
@@ -206,26 +206,35 @@ const calls: { [kind in Call["kind"]]: (call: Extract<Call, { kind: kind }>) => 
   // a file is an image, or is refused; its small picture
   async look({ file }) {
     const bitmap = await decode(file), scale = Math.min(1, THUMBNAIL / Math.max(bitmap.width, bitmap.height));
+    const look = lookAt(pictureOf(bitmap), await isJpeg(file));
     const canvas = new OffscreenCanvas(Math.max(1, Math.round(bitmap.width * scale)), Math.max(1, Math.round(bitmap.height * scale)));
     const context = canvas.getContext("2d")!;
     context.fillStyle = "white";
     context.fillRect(0, 0, canvas.width, canvas.height);
     context.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
     bitmap.close();
-    return canvas.convertToBlob({ type: scale < 1 ? "image/jpeg" : "image/png", quality: 0.88 });
+    return { look, small: await canvas.convertToBlob({ type: scale < 1 ? "image/jpeg" : "image/png", quality: 0.88 }) };
   },
-  async keep({ id, file }) { files.set(id, file); },
+  async keep({ id, file, look }) {
+    files.set(id, file);
+    looks.set(id, look);
+  },
   async follow({ plan: next }) {
     plan = next;
     void followPlans();
   },
-  async frame({ bitmap }) {
-    const now = fitted;
-    if (!now || !plan) return bitmap.close();
-    const square = toSquare(pictureOf(bitmap, bitmap.width, bitmap.height), now.task.imageSize);
-    bitmap.close();
-    const [row] = await now.network.run([square]);
-    return prediction(now.probabilities(row), now.task.names.map((name) => plan!.keys[name] ?? ""), now.task.threshold !== null && now.novelty(row) > now.task.threshold);
+  async classify({ files: asked }) {
+    const now = learned(), found: (Found | { error: string })[] = [], good: number[] = [], squares: Uint8Array[] = [];
+    for (const [i, file] of asked.entries()) {
+      try {
+        squares.push(await square(file, now.task.imageSize));
+        good.push(i);
+      } catch (error) {
+        found[i] = { error: reason(error) };
+      }
+    }
+    (await now.network.run(squares)).forEach((row, j) => { found[good[j]] = answer(now, row); });
+    return found;
   },
   async checkTask({ bytes }) {
     const { names, statistics } = await readTask(await engine(), bytes);
@@ -235,15 +244,17 @@ const calls: { [kind in Call["kind"]]: (call: Extract<Call, { kind: kind }>) => 
   async onnx() { return onnxBytes(learned(), { task: base64(await writeTask(await engine(), learned().task)) }); },
   async ask({ ids }) {
     const now = learned();
-    return (await embed(ids, plan!)).map((row) => {
-      const found = now.probabilities(row);
-      return ranking(found).map((k) => [String(now.task.names[k]), found[k]]);
-    });
+    return (await embed(ids, plan!)).map((row) => answer(now, row));
   },
 };
 
+function answer(task: FittedTask, row: Float64Array): Found {
+  const found = task.probabilities(row), novelty = task.novelty(row);
+  return { ranking: ranking(found).map((k) => [String(task.task.names[k]), found[k]]), novelty, stranger: task.task.threshold !== null && novelty > task.task.threshold };
+}
+
 function learned(): FittedTask {
-  if (!fitted) throw new InputError("there is nothing to export yet: give examples of at least two classes");
+  if (!fitted) throw new InputError("there is nothing learned yet: give examples of at least two classes");
   return fitted;
 }
 

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from cnaps.errors import CnapsError, InputError
 from cnaps.files import atomic_folder, write_json
 from cnaps.nn.adaptation import FilmGenerator
+from cnaps.nn.backbones.base import PackageWeights
 from cnaps.nn.encoders import SetEncoder, StageEncoder
 from cnaps.nn.film import fold
 from cnaps.nn.model import CNAPs
@@ -57,7 +58,7 @@ def describe(model: CNAPs) -> dict[str, Any]:
         convs = {unit.norm: unit.conv for unit in backbone.stage_units[stage]}
         targets = [f"stages.{stage}.{convs.get(name, name)}" for name in names]
         sites.append(list(zip(targets, backbone.site_channels[stage], strict=True)))
-    package = backbone.pretrained
+    package = backbone.pretrained if isinstance(backbone.pretrained, PackageWeights) else None
     return {
         "format": "cnaps-bundle",
         "version": VERSION,
@@ -86,9 +87,10 @@ def make_graphs(model: CNAPs) -> dict[str, bytes]:
         modules += [
             (f"stages.{i}", fold(model._unadapted(i), units)) for i, units in enumerate(backbone.stage_units)
         ]
-        for place, module in modules:
+        for i, (place, module) in enumerate(modules):
             outputs = [f"{place}.map", f"{place}.pooled"]
-            graphs[place] = _export(_Pooled(module), [x], [before], outputs, place, {"module.": f"{place}."})
+            prefixes = {"module.": f"{place}.", "pool.": f"pools.{i}."}
+            graphs[place] = _export(_Pooled(module, backbone.pools[i]), [x], [before], outputs, place, prefixes)
             x, before = module(x), outputs[0]
         if model.set_encoder is not None:
             small = model.config.set_encoder_size or size
@@ -123,16 +125,16 @@ def _film_graph(model: CNAPs, stage: int, generator: FilmGenerator) -> bytes:
 
 
 class _Pooled(nn.Module):
-    """A stem or a stage: its map, and the mean over the map."""
+    """A stem or a stage: its maps or tokens, and what they are pooled to."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, pool: nn.Module) -> None:
         super().__init__()
-        self.module = module
+        self.module, self.pool = module, pool
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(N, C_in, H, W) -> (N, C, H', W'), (N, C)."""
+        """(N, C_in, H, W) -> (N, C, H', W'), (N, C), or tokens (N, T, C) alike."""
         maps = self.module(x)
-        return maps, maps.mean((2, 3))
+        return maps, self.pool(maps)
 
 
 class _Rows(nn.Module):

@@ -16,12 +16,14 @@ from torch import Tensor
 from cnaps.bridge.bundle import describe, make_graphs
 from cnaps.errors import InputError
 from cnaps.nn.adapted import default_chunk
+from cnaps.nn.backbones import open_backbone
 from cnaps.nn.checkpoints import load_model
 from cnaps.nn.devices import pick_device
 from cnaps.nn.film import Film
-from cnaps.nn.model import CNAPs
+from cnaps.nn.model import CNAPs, ModelConfig
+from cnaps.nn.task_model import TaskModel
 from cnaps.runtime.bundle import Bundle
-from cnaps.runtime.engine import Adaptation, Engine, Network, Support
+from cnaps.runtime.engine import BACKBONES, Adaptation, Engine, Network, Support
 
 
 class TorchEngine:
@@ -105,11 +107,26 @@ def open_torch(source: Any, device: str = "auto") -> Engine | None:
     """A torch engine for a `CNAPs` or the folder of one; None for what it does not know."""
     if isinstance(source, CNAPs):
         return TorchEngine(source)
+    if isinstance(source, TaskModel):
+        kind = f"a model of the compared method {source.kind!r}"
+        raise InputError(f"{kind} is for `cnaps evaluate` only: give a CNAPs model")
     if not isinstance(source, str | os.PathLike):
         return None
+    if os.fspath(source).startswith(BACKBONES):
+        return _open_backbone(os.fspath(source), device)
     config = Path(source) / "config.json"
     stamp = config.stat().st_mtime_ns if config.is_file() else 0
     return _open_folder(os.fspath(source), device, stamp)
+
+
+@lru_cache(maxsize=2)
+def _open_backbone(name: str, device: str) -> TorchEngine:
+    """A pre-trained network as it is: no FiLM, a closed-form head on its features."""
+    backbone = open_backbone(name)
+    config = ModelConfig(
+        backbone=name, adaptation="none", embedding_size=0, head="ridge", image_size=backbone.image_size
+    )
+    return TorchEngine(CNAPs(config, backbone).to(pick_device(device)))
 
 
 @lru_cache(maxsize=4)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 
 import typer
 
 app = typer.Typer(
     name="cnaps",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     help="Few-shot image classification that adapts in one forward pass.",
@@ -23,13 +23,26 @@ for _module in MODULES:
     importlib.import_module(f"cnaps.cli.{_module}").register(app)
 
 
+_FIRST = """cnaps learns to tell images apart from a few examples of each class. Three things to do next:
+
+  cnaps demo                         see it work, on photographs and digits that come with it
+  cnaps classify EXAMPLES IMAGES     your own: EXAMPLES has a sub-folder for each class, a few images in each
+  cnaps studio                       the same in the browser; nothing leaves this computer
+
+`cnaps --help` lists every command."""
+
+
 @app.callback(invoke_without_command=True)
-def _root(version: bool = typer.Option(False, "--version", help="Print the version and leave.")) -> None:
+def _root(
+    context: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version and leave.")
+) -> None:
     if version:
         from cnaps import __version__
 
         typer.echo(f"cnaps {__version__}")
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(_FIRST)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -52,3 +65,6 @@ def main(arguments: list[str] | None = None) -> None:
         about = f"{error.filename}: " if error.filename else ""
         echo(f"error: {about}{error.strerror or error}", fg="red", err=True)
         sys.exit(2)
+    finally:
+        if arguments is None:  # an interrupt on the way out would only change the exit code
+            signal.signal(signal.SIGINT, signal.SIG_IGN)

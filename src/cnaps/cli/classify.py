@@ -19,25 +19,52 @@ _CODES = (
     "Exit codes: 0 every image was classified; 2 nothing was done, the message says why; "
     f"{SOME_SKIPPED} some images could not be read, all others were classified and written."
 )
+_FIT_CODES = "Exit codes: 0 the task file was written; 2 nothing was done, the message says why."
 _TABLE_ROWS = 40  # in the terminal, where the rest is in a file
 
-_EXAMPLES = typer.Argument(..., help="A folder with a sub-folder for each class, or a CSV of path,label.")
-_IMAGES = typer.Argument(..., help="Files, folders, quoted patterns, or .txt files that list paths.")
-_TASK = typer.Argument(..., help="A task file, as written by `cnaps fit` or --save.")
-_OUT = typer.Option(None, "--out", "-o", help="Write the results: a .csv or .json file.")
-_REPORT = typer.Option(None, "--report", help="Write a page with thumbnails, the least certain first (.html).")
-_SAVE = typer.Option(None, "--save", help="Keep what was learned in a task file, for `cnaps predict`.")
+_EXAMPLES = typer.Argument(
+    ...,
+    help="A folder with a sub-folder of images for each class (birds/robin, birds/wren), or a CSV of path,label.",
+)
+_IMAGES = typer.Argument(
+    ..., help="Images: files, folders, quoted patterns ('photos/*.jpg'), a .txt of paths or a .csv of path,label."
+)
+_TASK = typer.Argument(..., help="A task file, as written by `cnaps fit`, such as birds.task.")
+_OUT = typer.Option(None, "--out", "-o", help="Write a table of the answers: results.csv or results.json.")
+_REPORT = typer.Option(None, "--report", help="Write a page to look at, the least certain first: report.html.")
+_THUMBNAILS = typer.Option(
+    "inside", "--thumbnails", help="Pictures of the report: inside the page, or beside, in a folder of their own."
+)
+_SAVE = typer.Option(None, "--save", help="Keep what was learned for `cnaps predict`: birds.task.")
 _TOP = typer.Option(3, "--top", min=1, help="How many classes to write for an image: the best and runners-up.")
+_NONE = typer.Option(False, "--none-of-these", help="Images unlike all classes get the answer 'none of these'.")
+_ABOVE = typer.Option(
+    None,
+    "--none-above",
+    min=0.0,
+    max=2.0,
+    help="The novelty from which --none-of-these answers so, such as 0.3; the examples set it if it is not given.",
+)
+_SORT = typer.Option(
+    None, "--sort-into", help="Copy the images to folders named after classes, in this one: sorted."
+)
+_LINK = typer.Option(False, "--link", help="With --sort-into: links instead of copies, which take no space.")
 _MODEL = typer.Option(None, "--model", help="A model by name (see `cnaps models`) or folder.")
-_FLIP = typer.Option(False, "--flip", help="Learn from mirror images too, where left and right do not matter.")
-_DEVICE = typer.Option("auto", "--device", help="auto, cpu, cuda, ...")
+_SIZE = typer.Option(
+    "auto", "--size", help="Side in pixels at which images are read, such as 160; auto decides by the examples."
+)
+_FLIP = typer.Option(
+    False, "--flip", help="Learn from mirror images too: for animals or cups, not for letters or road signs."
+)
+_DEVICE = typer.Option("auto", "--device", help="Where to compute: auto, cpu, cuda, cuda:1.")
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command(epilog=_CODES)(classify)
-    app.command(epilog=_CODES)(fit)
+    app.command(epilog=_FIT_CODES)(fit)
     app.command(epilog=_CODES)(predict)
+    app.command()(demo)
     app.command()(export)
     app.command()(models)
 
@@ -47,35 +74,50 @@ def classify(
     images: list[str] = _IMAGES,
     out: Path | None = _OUT,
     report: Path | None = _REPORT,
+    thumbnails: str = _THUMBNAILS,
     save: Path | None = _SAVE,
     top: int = _TOP,
+    none_of_these: bool = _NONE,
+    none_above: float | None = _ABOVE,
+    sort_to: Path | None = _SORT,
+    link: bool = _LINK,
     model: str | None = _MODEL,
+    size: str = _SIZE,
     flip: bool = _FLIP,
     device: str = _DEVICE,
     force: bool = FORCE,
 ) -> None:
-    """Learn classes from a few examples each and classify images, in one go."""
+    """Learn classes from a few examples each and classify images, in one go.
+
+    Where images lie in folders named like the classes, or a CSV names their classes, accuracy is counted too.
+    """
     from cnaps.images.finding import find_examples, find_images
 
     labelled = find_examples(examples)
     files = find_images(images)
-    _check_outputs(out, report, save, read_by([examples, *files, *_paths(labelled)], [*images, model]), force)
-    fitted, left_out = _learn(labelled, model, flip, device)
-    results, skipped = _classify_files(fitted, files, top)
+    inputs = read_by([examples, *files, *_paths(labelled)], [*images, model])
+    _check_outputs(out, report, save, inputs, force)
+    _check_options(report, thumbnails, sort_to, link, [examples, *map(Path, images)])
+    fitted, left_out = _learn(labelled, model, flip, device, size)
+    level = _none_level(fitted, none_of_these, none_above)
+    results, skipped = _classify_files(fitted, files, top, level)
+    results = _with_truth(results, images, files, fitted)
     if save is not None:
         from cnaps.runtime.taskfile import write_task
 
         write_task(save, fitted)
-    _write(results, skipped, out, report, labelled)
-    _finish(results, skipped, [path for path in (out, report, save) if path is not None])
+    _write(results, skipped, out, report, labelled, thumbnails)
+    _sort(results, sort_to, link)
+    _finish(results, skipped, [path for path in (out, report, save, sort_to) if path is not None])
     if left_out:
         raise typer.Exit(SOME_SKIPPED)
 
 
 def fit(
     examples: Path = _EXAMPLES,
-    task: Path = typer.Argument(..., help="The task file to write, such as my-classes.safetensors."),
+    task: Path = typer.Argument(..., help="The task file to write, such as birds.task."),
     model: str | None = _MODEL,
+    size: str = _SIZE,
     flip: bool = _FLIP,
     device: str = _DEVICE,
     force: bool = FORCE,
@@ -85,7 +127,7 @@ def fit(
 
     labelled = find_examples(examples)
     _check_outputs(None, None, task, read_by([examples, *_paths(labelled)], [model]), force)
-    fitted, left_out = _learn(labelled, model, flip, device)
+    fitted, left_out = _learn(labelled, model, flip, device, size)
     from cnaps.runtime.taskfile import write_task
 
     write_task(task, fitted)
@@ -101,13 +143,22 @@ def predict(
     images: list[str] = _IMAGES,
     out: Path | None = _OUT,
     report: Path | None = _REPORT,
+    thumbnails: str = _THUMBNAILS,
     top: int = _TOP,
+    none_of_these: bool = _NONE,
+    none_above: float | None = _ABOVE,
+    sort_to: Path | None = _SORT,
+    link: bool = _LINK,
     model: str | None = _MODEL,
     engine: str = typer.Option("here", "--engine", help="here, or ray: many processes and machines."),
-    workers: int | None = typer.Option(None, "--workers", min=1, help="Of Ray; one a processor if not given."),
+    workers: int | None = typer.Option(
+        None, "--workers", min=1, help="Processes of --engine ray, such as 8; one a processor if not given."
+    ),
     force: bool = FORCE,
 ) -> None:
     """Classify images with a task learned before.
+
+    Where images lie in folders named like the classes, or a CSV names their classes, accuracy is counted too.
 
     With --engine ray images may be addresses such as s3://bucket/folder too, and --out a folder for Parquet files.
     """
@@ -118,6 +169,9 @@ def predict(
 
     if engine not in ("here", "ray"):
         raise InputError(f"there is no engine {engine!r}: here or ray")
+    _check_options(report, thumbnails, sort_to, link, [Path(image) for image in images])
+    if engine == "ray" and (none_of_these or none_above is not None or sort_to):
+        raise InputError("--none-of-these and --sort-into work without --engine ray")
     if engine == "ray":
         from cnaps.serving.bulk import predict_on_ray, write_parts
 
@@ -133,9 +187,22 @@ def predict(
     else:
         files = find_images(images)
         _check_outputs(out, report, None, read_by(files, [*images, task, model]), force)
-        results, skipped = _classify_files(read_task(task, model), files, top)
-    _write(results, skipped, out, report, [])
-    _finish(results, skipped, [path for path in (out, report) if path is not None])
+        fitted = read_task(task, model)
+        level = _none_level(fitted, none_of_these, none_above)
+        results, skipped = _classify_files(fitted, files, top, level)
+        results = _with_truth(results, images, files, fitted)
+    _write(results, skipped, out, report, [], thumbnails)
+    _sort(results, sort_to, link)
+    _finish(results, skipped, [path for path in (out, report, sort_to) if path is not None])
+
+
+def demo(
+    folder: Path = typer.Argument(Path("cnaps-demo"), help="Where to write images, reports and the task file."),
+) -> None:
+    """A tour on photographs and digits that come with the package: one minute, nothing is downloaded."""
+    from cnaps.demo import main
+
+    main(folder)
 
 
 def export(
@@ -212,11 +279,61 @@ def read_by(files: Iterable[Path], named: Iterable[str | Path | None]) -> list[P
     ]
 
 
-def _learn(labelled: list[tuple[Path, str]], model: str | None, flip: bool, device: str) -> tuple[FittedTask, int]:
+def _check_options(
+    report: Path | None, thumbnails: str, sort_to: Path | None, link: bool, inputs: list[Path]
+) -> None:
+    from cnaps.errors import InputError
+    from cnaps.runtime.report import folder_beside
+    from cnaps.runtime.sorting import check_sorted
+
+    if thumbnails not in ("inside", "beside"):
+        raise InputError(f"--thumbnails is inside or beside, not {thumbnails}")
+    if report is not None and thumbnails == "beside":
+        folder_beside(report)
+    if link and sort_to is None:
+        raise InputError("--link goes with --sort-into FOLDER")
+    if sort_to is not None:
+        check_sorted(sort_to, inputs)
+
+
+def _none_level(fitted: FittedTask, wanted: bool, given: float | None) -> float | None:
+    from cnaps.errors import InputError
+
+    if given is not None or not wanted:
+        return given
+    if fitted.threshold is None:
+        raise InputError(
+            "--none-of-these needs classes with two examples or more, four such examples at least: add some, "
+            "or give the level yourself, such as --none-above 0.3"
+        )
+    return fitted.threshold
+
+
+def _with_truth(results: list[Result], sources: list[str], files: list[Path], known: FittedTask) -> list[Result]:
+    """With the true class of each image that has one."""
+    from dataclasses import replace
+
+    from cnaps.images.finding import true_labels
+    from cnaps.runtime.novelty import NONE
+
+    truth = true_labels(sources, files, [*map(str, known.names), NONE])
+    return [replace(result, truth=truth.get(Path(result.path))) for result in results]
+
+
+def _sort(results: list[Result], folder: Path | None, link: bool) -> None:
+    if folder is not None:
+        from cnaps.runtime.sorting import sort_into
+
+        sort_into(folder, results, link=link)
+
+
+def _learn(
+    labelled: list[tuple[Path, str]], model: str | None, flip: bool, device: str, size: str
+) -> tuple[FittedTask, int]:
     """What was learned, and how many examples could not be read."""
     from cnaps.errors import CnapsError, DataError
     from cnaps.runtime.engine import open_engine
-    from cnaps.runtime.task import Examples, FittedTask, check_enough
+    from cnaps.runtime.task import Examples, FittedTask, check_enough, choose_size
     from cnaps.weights import DEFAULT_MODEL
 
     labels = [label for _, label in labelled]
@@ -229,7 +346,8 @@ def _learn(labelled: list[tuple[Path, str]], model: str | None, flip: bool, devi
         warn(f"{error}: this example is left out")
 
     files = [path for path, _ in labelled]
-    examples = Examples.read(files, labels, engine.image_size, on_error)
+    pixels = choose_size(engine, files, int(size) if size.isdecimal() else size)
+    examples = Examples.read(files, labels, pixels, on_error)
     lost = sorted(set(labels) - set(map(str, examples.names)))
     if lost:
         raise DataError(f"no image of the class {lost[0]!r} can be read: add some, or remove the class")
@@ -238,7 +356,10 @@ def _learn(labelled: list[tuple[Path, str]], model: str | None, flip: bool, devi
     return FittedTask.learn(engine, examples, flip=flip), len(broken)
 
 
-def _classify_files(fitted: FittedTask, files: list[Path], top: int) -> tuple[list[Result], list[Skipped]]:
+def _classify_files(
+    fitted: FittedTask, files: list[Path], top: int, level: float | None = None
+) -> tuple[list[Result], list[Skipped]]:
+    """The answers; beyond `level` of novelty it is "none of these"."""
     from cnaps.errors import CnapsError, DataError
     from cnaps.progress import progress_bar
     from cnaps.runtime.results import Result, Skipped
@@ -251,9 +372,12 @@ def _classify_files(fitted: FittedTask, files: list[Path], top: int) -> tuple[li
 
     with progress_bar() as bar:
         row = bar.add_task("classifying", total=len(files), note="")
-        for where, probabilities in fitted.predict(files, on_error):
-            for index, each in zip(where, probabilities, strict=True):
-                results.append(Result.of(str(files[index]), fitted.names, each, top))
+        for where, features, probabilities in fitted.embed(files, on_error):
+            novelty = [None] * len(where) if level is None else fitted.novelty(features).tolist()
+            for index, each, new in zip(where, probabilities, novelty, strict=True):
+                strange = new is not None and level is not None and new > level
+                known = {"novelty": new, "stranger": strange}
+                results.append(Result.of(str(files[index]), fitted.names, each, top, **known))
             bar.update(row, completed=len(results) + len(skipped))
     if not results:
         raise DataError(f"none of the {len(files)} images can be read; the first: {skipped[0].reason}")
@@ -282,6 +406,7 @@ def _write(
     out: Path | None,
     report: Path | None,
     labelled: list[tuple[Path, str]],
+    thumbnails: str,
 ) -> None:
     if out is not None:
         from cnaps.runtime.results import write_results
@@ -291,7 +416,8 @@ def _write(
         from cnaps.runtime.report import write_report
 
         many = f"{len(results):,} image{'s' if len(results) > 1 else ''}"
-        write_report(report, results, skipped, labelled, title=f"{many}, classified")
+        title = f"{many}, classified"
+        write_report(report, results, skipped, labelled, title=title, beside=thumbnails == "beside")
 
 
 def _finish(results: list[Result], skipped: list[Skipped], written: list[Path]) -> None:
@@ -303,6 +429,7 @@ def _finish(results: list[Result], skipped: list[Skipped], written: list[Path]) 
         shown = sorted(results, key=lambda result: result.probability)[:10]
         echo(f"the least certain of {len(results)}:")
     _table(shown)
+    _accuracy(results)
     for item in skipped:
         warn(f"{item.reason}: skipped")
     if written:
@@ -314,9 +441,20 @@ def _finish(results: list[Result], skipped: list[Skipped], written: list[Path]) 
 def _table(results: list[Result]) -> None:
     from cnaps.files import shown
 
-    rows = [(shown(result.path), shown(result.label), result.probability) for result in results]
-    file_width = min(max(len(path) for path, _, _ in rows), 60)
-    label_width = min(max(len(label) for _, label, _ in rows), 30)
-    for path, label, probability in rows:
-        name = typer.style(f"{label:{label_width}}", fg=None if probability >= 0.5 else "yellow", bold=True)
-        typer.echo(f"{path:{file_width}}  {name}  {probability:7.1%}")
+    file_width = min(max(len(shown(result.path)) for result in results), 60)
+    label_width = min(max(len(shown(result.label)) for result in results), 30)
+    for result in results:
+        sure = result.probability >= 0.5 and not result.stranger
+        name = typer.style(f"{shown(result.label):{label_width}}", fg=None if sure else "yellow", bold=True)
+        share = "      -" if result.stranger else f"{result.probability:7.1%}"
+        truth = typer.style(f"  but is {shown(str(result.truth))}", fg="red") if result.mistaken else ""
+        typer.echo(f"{shown(result.path):{file_width}}  {name}  {share}{truth}")
+
+
+def _accuracy(results: list[Result]) -> None:
+    """How many are right, where the truth is known."""
+    from cnaps.runtime.accuracy import Accuracy
+
+    known = Accuracy.of((result.truth, result.label) for result in results if result.truth is not None)
+    if known.total:
+        echo("\n".join(["", str(known), *known.table()]))

@@ -31,6 +31,10 @@ def prepare(
         typer.Option(help="published, random (by class), train, valid or test (all in it), none, or a JSON file."),
     ] = None,
     seed: Annotated[int, typer.Option(help="The seed of random splits.")] = 0,
+    wordnet: Annotated[
+        Path | None,
+        typer.Option(help="The folder of wordnet.is_a.txt and words.txt, for ImageNet's published split."),
+    ] = None,
     collection: Annotated[
         str | None, typer.Option("--name", help="The collection's name, if not that of the data set.")
     ] = None,
@@ -45,6 +49,7 @@ def prepare(
     from cnaps.data.prepare import prepare as run
 
     options: dict[str, Any] = {"size": size, "name": collection, "splits": splits, "seed": seed}
+    options["wordnet"] = wordnet
     done = run(name, source, dest, **options, workers=workers, strict=strict, overwrite=overwrite)
     made = done.collection
     echo(f"{dest}: {summary(made)}" + (" (was there already)" if done.unchanged else ""))

@@ -57,6 +57,12 @@ def evaluate(
         str | None, typer.Option(help="'paper' sets its published table beside the results.")
     ] = None,
     size: Annotated[int | None, typer.Option(min=16, help="The side of images; the model's if not given.")] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(help="Results of the same learners on validation tasks: each gets a temperature from them."),
+    ] = None,
+    name: Annotated[str, typer.Option(help="What the result is called.")] = "evaluation",
+    title: Annotated[str, typer.Option(help="Its headline.")] = "Few-shot accuracy",
     processes: Annotated[int, typer.Option(min=1, help="Processes on this machine.")] = 1,
 ) -> None:
     """Few-shot accuracy for each data set with 95% intervals, several methods on the same tasks.
@@ -80,11 +86,11 @@ def evaluate(
         options = {"limits": limits, "seed": seed, "ways": ways, "shots": shots, "targets": targets}
         task_set = TaskSet.draw(collections, None if split == "all" else split, tasks, **options)
     warn_of_seen(model, task_set)
-    found = compare(model, names_of(chosen), task_set, out, size=size)
+    found = compare(model, names_of(chosen), task_set, out, size=size, calibration=calibration)
     if found is None:
         return
     names = sorted(found["setup"]["data set"])
-    found |= {"name": "evaluation", "title": "Few-shot accuracy", "beside": beside}
+    found |= {"name": name, "title": title, "beside": beside}
     found |= {"unseen": unseen_sets(names, unseen, model), "against": against or label_of(chosen)}
     finish(comparison_report(found), out)
 
@@ -156,6 +162,9 @@ def warn_of_seen(model: str, tasks: TaskSet) -> None:
 
 def finish(report: Report, out: Path) -> None:
     """Write a report and show its first table."""
+    from cnaps.paper.experiments.reporting import provenance
+
+    report.data = {**report.data, "made": provenance()}
     paths = report.write(out)
     echo(next(iter(report.tables.values())).markdown())
     echo(f"{paths[0]}: tables, pictures and every number are beside it")

@@ -97,7 +97,7 @@ def speed(
     chosen: Chosen = "cnaps,film-gradient,finetune-tuned",
     shots: Annotated[str, typer.Option(help="Numbers of shots.")] = "1,2,5,10,15,20,25",
     split: Split = "test",
-    tasks: Tasks = 10,
+    tasks: Tasks = 25,
 ) -> None:
     """Accuracy against time, 5 ways, 1 to 25 shots: one forward pass against gradient steps."""
     start_processes(1, out)
@@ -113,6 +113,51 @@ def speed(
     found = open_collections(data, where)
     measured = measure_speed(learners, identities, base.backbone, found, out, **options)  # type: ignore[arg-type]
     finish(speed_report(measured), out)
+
+
+@app.command()
+def shots(
+    data: Data,
+    out: Out,
+    model: Model,
+    chosen: Chosen = "cnaps,logreg,finetune-tuned",
+    axes: Annotated[str, typer.Option(help="Of shots, ways and imbalance.")] = "shots,ways,imbalance",
+    split: Split = "test",
+    tasks: Tasks = 25,
+    unseen: Annotated[
+        str | None, typer.Option(help="Data sets that training saw nothing of; as the model notes it.")
+    ] = None,
+) -> None:
+    """Accuracy against shots (1 to 100), ways (2 to 50) and imbalance, on seen and unseen data sets.
+
+    Run again with the same folder it goes on where it stood.
+    """
+    start_processes(1)
+    from cnaps.errors import InputError
+    from cnaps.nn.checkpoints import load_task_model
+    from cnaps.paper.experiments.evaluation import load_learners
+    from cnaps.paper.experiments.sizes import POINTS, measure_sizes, sizes_report
+
+    for axis in names_of(axes):
+        if axis not in POINTS:
+            raise InputError(f"--axes: no axis named {axis!r}; there are: {', '.join(POINTS)}")
+    base = load_task_model(model)
+    learners, identities = load_learners(names_of(chosen), base)
+    where = None if split == "all" else split
+    found = open_collections(data, where)
+    measured = measure_sizes(
+        learners,
+        identities,
+        base.backbone,
+        found,
+        out,
+        split=where,
+        points={axis: POINTS[axis] for axis in names_of(axes)},
+        tasks=tasks,
+        size=base.image_size,
+        unseen=unseen_sets([each.name for each in found], unseen, model),
+    )
+    finish(sizes_report(measured), out)
 
 
 @app.command("design-space")
@@ -133,8 +178,8 @@ def design_space(
     where = None if split == "all" else split
     first = open_collections(data, where)[0]
     base = load_model(model)
-    learners, _ = load_learners(names_of(chosen), base)
-    measured = measure_costs(learners, first, split=where, tasks=tasks, size=base.image_size)
+    learners, identities = load_learners(names_of(chosen), base)
+    measured = measure_costs(learners, identities, first, split=where, tasks=tasks, size=base.image_size)
     finish(design_space_report(measured), out)
 
 
@@ -184,7 +229,7 @@ def active(
     where = None if split == "all" else split
     options = {"split": where, "seeds": seeds, "size": base.image_size, "plan": plan}
     found = open_collections(data, where)
-    frozen = FrozenFeatures(base.backbone)
+    frozen = FrozenFeatures(base.backbone, every_stage=True)
     finish(active_report(active_runs(learners, identities, frozen, found, out, **options)), out)  # type: ignore[arg-type]
 
 

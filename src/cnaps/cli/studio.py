@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 _HOST = typer.Option("127.0.0.1", "--host", help="The address to listen on; beyond loopback a token is needed.")
+_SHELF = Path("~/cnaps-studio")
 _MODEL = typer.Option(None, "--model", help="A model by name (see `cnaps models`) or folder.")
 
 
@@ -26,11 +27,10 @@ def register(app: typer.Typer) -> None:
 
 
 def studio(
-    project: Path = typer.Argument(
-        Path("~/cnaps-studio"),
+    project: Path | None = typer.Argument(
+        None,
         help="The project's folder, made if it does not exist; or a folder of class folders, "
-        "which are imported into a new project beside it.",
-        show_default=True,
+        "which are imported into a new project beside it. Without it: the projects in ~/cnaps-studio.",
     ),
     host: str = _HOST,
     port: int = _port(8765),
@@ -43,16 +43,22 @@ def studio(
     _uvicorn()
     from cnaps.studio.folders import import_folder, project_for
     from cnaps.studio.server import create_studio
+    from cnaps.studio.shelf import Shelf
 
     token = _token(host)
-    folder, source = project_for(project.expanduser())
+    folder, source = (project or _SHELF).expanduser(), None
+    several = project is None and not (folder / "project.json").exists()
+    if not several:
+        folder, source = project_for(folder)
     with _socket(host, port) as socket:
-        app = create_studio(folder, model or DEFAULT_MODEL, token=token)
+        app: Any = (Shelf if several else create_studio)(folder, model or DEFAULT_MODEL, token=token)
         if source is not None:
             typer.echo(f"{source} is a folder of classes: it stays as it is, and a project is made in {folder}")
             typer.echo(import_folder(app.state.engine.project, source))
         address = _address(host, socket.getsockname()[1], token)
-        typer.echo(f"cnaps studio: {address}\nproject: {folder}\nCtrl-C ends it; everything is saved.")
+        typer.echo(
+            f"cnaps studio: {address}\nproject{'s' * several}: {folder}\nCtrl-C ends it; everything is saved."
+        )
         with _private_folder() as private:
             if browser:
                 _open_page(address, private)
@@ -153,14 +159,14 @@ def _open_page(address: str, private: Path) -> None:
 
 
 def _uvicorn():  # type: ignore[no-untyped-def]
-    from cnaps.errors import CnapsError
+    from cnaps.errors import MissingPackageError
 
     try:
         import fastapi  # noqa: F401
         import python_multipart  # noqa: F401
         import uvicorn
     except ImportError as error:
-        raise CnapsError("the server needs a few more packages: pip install 'cnaps[serve]'") from error
+        raise MissingPackageError("the server", "fastapi", "uvicorn", "python-multipart") from error
     return uvicorn
 
 

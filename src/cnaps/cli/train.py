@@ -92,6 +92,7 @@ def _start(
     if folder is None:
         raise InputError("name a folder for the run: --out runs/first (or --resume RUN to continue one)")
     start_processes(processes)
+    import cnaps.paper.learners  # noqa: F401  makes the compared methods known
     from cnaps.training import start
 
     state, ended_by = getattr(start, command)(settings, folder, resume=resume is not None, device=device)

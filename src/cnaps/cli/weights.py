@@ -54,6 +54,7 @@ def ship(
 
     check_output(destination, inputs=[source, *([average] if average else [])], folder=FILES)
     from cnaps.bridge.bundle import write_bundle
+    from cnaps.nn.backbones.base import PackageWeights
 
     model = load_model(source)
     if average is not None:
@@ -62,7 +63,7 @@ def ship(
         model.shared.scale(shared)
     elif shared != 1:
         raise InputError(f"{source} has no shared terms (shared_rank is 0): leave --shared away")
-    package = model.backbone.pretrained is not None
+    package = isinstance(model.backbone.pretrained, PackageWeights)
     save_model(model, destination, half=True, package_backbone=package)
     write_bundle(load_model(destination), destination)
     size = sum(file.stat().st_size for file in destination.rglob("*") if file.is_file()) / 1e6

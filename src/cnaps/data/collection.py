@@ -8,6 +8,7 @@ reads the first and maps the second: neither time nor memory depends on the numb
 from __future__ import annotations
 
 import hashlib
+import io
 import itertools
 import json
 import mmap
@@ -21,11 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from PIL import Image
 
 from cnaps import values
 from cnaps.errors import DataError, InputError
 from cnaps.files import atomic_folder, read_json, write_json
 from cnaps.images.decoding import ImageLike, decode, encode, load_image
+from cnaps.images.sizes import Look
 from cnaps.parallel import cpu_count
 
 if TYPE_CHECKING:
@@ -127,6 +130,11 @@ class Collection:
     def keys(self, rows: Sequence[int]) -> list[str]:
         """The identity of each image: its name in the original data set."""
         return [column[index].as_py() for column, index in self._cells(rows, "key")]
+
+    def looks(self, rows: Sequence[int]) -> list[Look]:
+        """What the choice of a size needs to know of each image."""
+        cells = self._cells(rows, "image")
+        return [Look.at(Image.open(io.BytesIO(column[index].as_buffer()))) for column, index in cells]
 
     def read(self, rows: Sequence[int], size: int | None = None, threads: int | None = None) -> torch.Tensor:
         """Decode images, in parallel threads: uint8 (N, 3, S, S), S = ``size`` or the collection's size.

@@ -27,7 +27,7 @@ from cnaps.data import splits as split_rules
 from cnaps.data.collection import IMAGES, METADATA, Collection, Description, assemble, encoded_batch
 from cnaps.data.readers import READERS, get_reader
 from cnaps.data.readers.base import Item, Plan, Splits
-from cnaps.data.readers.folders import read_csv
+from cnaps.data.readers.folders import add_wordnet, read_csv
 from cnaps.errors import CnapsError, DataError, InputError
 from cnaps.files import atomic_path, check_output, read_json, write_text
 from cnaps.images.archives import open_tree
@@ -55,6 +55,7 @@ def prepare(
     name: str | None = None,
     splits: str | None = None,
     seed: int = 0,
+    wordnet: str | Path | None = None,
     workers: int | None = None,
     strict: bool = False,
     overwrite: bool = False,
@@ -62,7 +63,8 @@ def prepare(
     """Make the collection ``dest`` from the files in ``source``.
 
     ``splits``: "published", "random" (by class, with ``seed``), "train", "valid" or "test" (all classes in
-    it), "none", or a JSON file that maps a split to class names. ``strict``: a broken image is an error, where
+    it), "none", or a JSON file that maps a split to class names. ``wordnet``: the folder of wordnet.is_a.txt and
+    words.txt, for the published split of ImageNet's classes. ``strict``: a broken image is an error, where
     otherwise it is counted and listed.
     """
     reader, source, dest = get_reader(reader_name), Path(source).expanduser(), Path(dest).expanduser()
@@ -75,6 +77,9 @@ def prepare(
         plan = read_csv(source)
     else:
         plan = reader.read(open_tree(source, scratch, [name for part in reader.parts for name in part.patterns]))
+    if wordnet is not None:
+        found = [Path(wordnet).expanduser() / file for file in ("wordnet.is_a.txt", "words.txt")]
+        add_wordnet(plan, *found, nodes=reader.name == "ilsvrc_2012")
     name = name or plan.name or (reader.name if reader.parts else dest.name)
     about = Description(
         name,

@@ -17,6 +17,15 @@ PUBLISHED = {"train": 712, "valid": 158, "test": 130}
 Graph = dict[str, set[str]]  # a node's children
 
 
+def is_wordnet_id(name: str) -> bool:
+    """Whether a class is named by its id in WordNet, as ImageNet's are.
+
+    >>> is_wordnet_id("n02075296"), is_wordnet_id("newt")
+    (True, False)
+    """
+    return re.fullmatch(r"n\d{8}", name) is not None
+
+
 class Hierarchy:
     """The part of WordNet above some leaves.
 

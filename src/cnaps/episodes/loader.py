@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from cnaps.episodes.sampler import Sampler
@@ -20,7 +20,8 @@ class TaskLoader:
 
     ``tasks`` is a sampler, or a list of descriptions (of a manifest, say). Without ``indices`` a list comes
     once from start to end, and a sampler's tasks 0, 1, 2, ... without end. At most ``prefetch`` tasks wait in
-    memory. An error is raised where its task would have come. Leaving the loop stops the threads::
+    memory. ``size`` may depend on the task. An error is raised where its task would have come. Leaving the loop
+    stops the threads::
 
         for task in TaskLoader(sampler, {"cu_birds": birds}, size=84, indices=range(600)):
             ...
@@ -30,7 +31,7 @@ class TaskLoader:
         self,
         tasks: Sampler | Sequence[TaskDescription],
         collections: Mapping[str, Collection],
-        size: int | None = None,
+        size: int | Callable[[TaskDescription], int] | None = None,
         indices: Iterable[int] | None = None,
         workers: int = 1,
         prefetch: int = 4,
@@ -47,4 +48,5 @@ class TaskLoader:
 
     def _load(self, index: int) -> Task:
         described = self.tasks.describe(index) if isinstance(self.tasks, Sampler) else self.tasks[index]
-        return load_task(described, self.collections, self.size)
+        size = self.size(described) if callable(self.size) else self.size
+        return load_task(described, self.collections, size)

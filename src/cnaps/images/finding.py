@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import glob
 import io
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cnaps.errors import DataError
@@ -30,7 +31,7 @@ def find_examples(source: Path) -> list[tuple[Path, str]]:
 
 
 def find_images(sources: Sequence[str]) -> list[Path]:
-    """Files, those in folders (and below), those a pattern fits, and those that text files list; each once.
+    """Files, those in folders (and below), those a pattern fits, and those that a .txt or .csv lists; each once.
 
     A file that is named is taken for an image; in folders only names that end like an image's count.
     """
@@ -44,6 +45,8 @@ def find_images(sources: Sequence[str]) -> list[Path]:
             found.update(dict.fromkeys(inside))
         elif path.suffix.lower() in LISTS and path.exists():
             found.update(dict.fromkeys(_listed(path)))
+        elif path.suffix.lower() == ".csv" and path.is_file():
+            found.update(dict.fromkeys(_resolved(name, path) for _, name, _ in read_table(path)))
         elif path.exists():
             found[path] = None
         elif glob.has_magic(source):
@@ -55,6 +58,29 @@ def find_images(sources: Sequence[str]) -> list[Path]:
         else:
             raise DataError(f"{source} does not exist")
     return list(found)
+
+
+def true_labels(sources: Sequence[str], files: Sequence[Path], names: Iterable[str]) -> dict[Path, str]:
+    """The true class of each image that has one: by a CSV of path,label, or by a folder named like a class.
+
+    Of several folders around an image the nearest counts, up to the one that was given; case makes no difference
+    where it tells no classes apart. A label in a CSV need not be one of the classes.
+    """
+    tables = [Path(source) for source in sources if Path(source).suffix.lower() == ".csv"]
+    folders = {Path(source) for source in sources if Path(source).is_dir()}
+    known = {_plain(name): name for name in names} | {name: name for name in names}
+    found: dict[Path, str] = {}
+    for path in files:
+        for above in path.parents:
+            label = known.get(above.name) or known.get(_plain(above.name))
+            if label is not None:
+                found[path] = label
+            if label is not None or above in folders or not folders & set(above.parents):
+                break
+    for table in tables:
+        for _, name, label in read_table(table):
+            found[_resolved(name, table)] = known.get(label) or known.get(_plain(label)) or label
+    return found
 
 
 def images_below(folder: Path) -> list[Path]:
@@ -104,6 +130,10 @@ def read_table(table: Path) -> list[tuple[str, str, str]]:
             found = ",".join(cells)[:80]
             raise DataError(f"{table}, line {number}: expected path,label, found {found!r}")
     return [(f"{table}, line {number}", cells[path], cells[label]) for number, cells in rows]
+
+
+def _plain(name: str) -> str:
+    return unicodedata.normalize("NFC", name).casefold()
 
 
 def _listed(path: Path) -> list[Path]:

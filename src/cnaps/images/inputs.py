@@ -6,8 +6,10 @@ many images there are.
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,7 +18,8 @@ from array_api_compat import is_torch_array
 from PIL import Image
 
 from cnaps.errors import CnapsError, DataError, InputError
-from cnaps.images.decoding import load_image, to_array
+from cnaps.images.decoding import FORMATS, load_image, to_array
+from cnaps.images.sizes import Look
 from cnaps.parallel import cpu_count, read_ahead
 
 ImageInput: TypeAlias = Any  # str, os.PathLike, bytes, Image.Image, np.ndarray or torch.Tensor
@@ -52,6 +55,25 @@ def read_pixels(source: ImageInput, size: int) -> np.ndarray:
             f"(at least {MIN_SIDE} x {MIN_SIDE})"
         )
     return to_array(image, size)
+
+
+def look_at(source: ImageInput) -> Look | None:
+    """How large an image is and whether it is ink on a ground; None for one that cannot be read.
+
+    >>> look_at(np.zeros((20, 30, 3), np.uint8))
+    Look(side=24.49489742783178, ink=True)
+    """
+    try:
+        if isinstance(source, str | os.PathLike | bytes):
+            file: Any = source if isinstance(source, bytes) else Path(source)
+            with Image.open(io.BytesIO(file) if isinstance(file, bytes) else file, formats=FORMATS) as header:
+                side = float(header.width * header.height) ** 0.5
+            return replace(Look.at(load_image(file, at_least=64)), side=side)
+        if is_torch_array(source):
+            source = _tensor_as_array(source)
+        return Look.at(load_image(source))
+    except (CnapsError, OSError, ValueError):
+        return None
 
 
 def as_images(images: Images) -> Iterable[ImageInput]:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from cnaps.errors import InputError
 from cnaps.maths.heads import Classifier
 from cnaps.maths.statistics import ClassStatistics
-from cnaps.nn.backbones.base import pool
 from cnaps.nn.checks import check_images, check_labels
 from cnaps.nn.film import Film
 from cnaps.nn.heads import Head
@@ -177,7 +176,11 @@ class Adapted:
     def keep(self, modules: list[nn.Module]) -> None:
         """Predict with the folded stem and stages that read the context, instead of folding them again."""
         self.__dict__["_folded_network"] = AdaptedNetwork(
-            modules[0], modules[1:], self.model.head, self.model.config.features == "all"
+            modules[0],
+            modules[1:],
+            self.model.backbone.pools[1:],
+            self.model.head,
+            self.model.config.features == "all",
         )
 
     @cached_property
@@ -197,15 +200,18 @@ class Adapted:
 class AdaptedNetwork(nn.Module):
     """Stem, adapted stages, pooling: from images to the features that a task's classifier reads."""
 
-    def __init__(self, stem: nn.Module, stages: list[nn.Module], head: Head, every_stage: bool) -> None:
+    def __init__(
+        self, stem: nn.Module, stages: list[nn.Module], pools: nn.ModuleList, head: Head, every_stage: bool
+    ) -> None:
         super().__init__()
-        self.stem, self.stages, self.head, self.every_stage = stem, nn.ModuleList(stages), head, every_stage
+        self.stem, self.stages, self.pools = stem, nn.ModuleList(stages), pools
+        self.head, self.every_stage = head, every_stage
 
     def forward(self, images: Tensor) -> Tensor:
         """(M, 3, H, W) -> (M, d)."""
         x = self.stem(images.contiguous(memory_format=torch.channels_last))
         pooled = []
-        for i, stage in enumerate(self.stages):
+        for i, (stage, pool) in enumerate(zip(self.stages, self.pools, strict=True)):
             x = stage(x)
             if self.every_stage or i == len(self.stages) - 1:
                 pooled.append(pool(x))

@@ -20,6 +20,7 @@ from cnaps.errors import CheckpointError
 from cnaps.files import atomic_folder, read_json, write_json
 from cnaps.nn.backbones import Backbone, create_backbone
 from cnaps.nn.model import CNAPs, ModelConfig
+from cnaps.nn.task_model import TaskModel, model_kind
 from cnaps.weights import DEFAULT_MODEL, INSTALLED, digest_of, list_models
 
 FORMAT, VERSION = "cnaps-model", 1
@@ -28,7 +29,7 @@ _KEYS = {"format", "version", "kind", "model", "backbone_weights", "notes", "dig
 
 
 def save_model(
-    model: CNAPs,
+    model: TaskModel,
     folder: str | os.PathLike[str],
     *,
     half: bool = False,
@@ -75,6 +76,22 @@ def load_model(
     >>> load_model("cnaps-lite0").config.backbone
     'efficientnet_lite0'
     """
+    model = load_task_model(source, device=device, backbone=backbone)
+    if not isinstance(model, CNAPs):
+        raise CheckpointError(
+            f"{source} holds a model of the compared method {model.kind!r}, which `cnaps evaluate` can use, "
+            "but no model that classifies for people"
+        )
+    return model
+
+
+def load_task_model(
+    source: str | os.PathLike[str] = DEFAULT_MODEL,
+    *,
+    device: torch.device | str = "cpu",
+    backbone: Backbone | None = None,
+) -> TaskModel:
+    """The same for every registered kind of models."""
     folder = INSTALLED / str(source) if str(source) in list_models() else Path(source)
     config_file, weights_file = folder / "config.json", folder / "model.safetensors"
     if config_file.exists() and not config_file.is_file():
@@ -157,7 +174,7 @@ def load_weights(module: nn.Module, state: Mapping[str, Tensor], source: str) ->
     module.load_state_dict(state)
 
 
-def fingerprint(model: CNAPs) -> str:
+def fingerprint(model: TaskModel) -> str:
     """A hash of the configuration and of every weight."""
     config = asdict(model.config)
     if not config["shared_rank"]:  # came later: models without it keep the fingerprint that task files know
@@ -198,14 +215,13 @@ def _check_notes(notes: Any) -> None:
         values.table(source, values.name(name, "trained_on"))
 
 
-def _class_of(kind: Any, source: Path) -> type[CNAPs]:
-    if kind == CNAPs.kind:
-        return CNAPs
-    from cnaps.paper.learners import model_class
-
-    found = model_class(kind) if isinstance(kind, str) else None
+def _class_of(kind: Any, source: Path) -> type[TaskModel]:
+    found = model_kind(kind) if isinstance(kind, str) else None
     if found is None:
-        raise CheckpointError(f"{source}: there are no models of the kind {kind!r} in this version of cnaps")
+        raise CheckpointError(
+            f"{source}: no models of the kind {kind!r} are known here; this version of cnaps has none, or it is a "
+            "method of the paper's comparisons, which is for `cnaps evaluate`"
+        )
     return found
 
 

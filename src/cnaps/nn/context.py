@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
-
-from cnaps.nn.backbones.base import pool
 
 
 class Chunks:
@@ -36,14 +35,18 @@ class Chunks:
 
     def _make_places(self, first: Tensor) -> None:
         """Places for results like the first one; the block before is used again if it is large enough."""
-        _, c, h, w = first.shape
         block = self._places[0]._base if self._places else None
         if block is None or block.shape[1] < first.numel():
             block = first.new_empty(len(self), first.numel())
-        counts = [len(part) for part in self.parts]
-        self._places = [
-            row[: n * c * h * w].view(n, h, w, c).permute(0, 3, 1, 2) for n, row in zip(counts, block, strict=True)
-        ]
+        self._places = []
+        for part, row in zip(self.parts, block, strict=True):
+            n, *each = len(part), *first.shape[1:]
+            row = row[: n * math.prod(each)]
+            if first.ndim == 4:  # maps, in channels_last
+                c, h, w = each
+                self._places.append(row.view(n, h, w, c).permute(0, 3, 1, 2))
+            else:
+                self._places.append(row.view(n, *each))
 
 
 class Context:
@@ -92,8 +95,8 @@ class Context:
             for i, part in enumerate(self.rest.parts):
                 self.rest[i] = module(part)
 
-    def readout(self, which: int = 0) -> Tensor:
-        """Pooled activations (N, C), in the order in which the images were given."""
+    def readout(self, pool: Callable[[Tensor], Tensor], which: int = 0) -> Tensor:
+        """Pooled activations (N, C), in the order in which the images were given; LITE's draw number `which`."""
         pooled = torch.cat([pool(part) for part in (*self.carrying.parts, *self.rest.parts)])
         if self.scale is None or self.inverse is None:
             return pooled

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from cnaps.errors import CnapsError
+from cnaps.errors import MissingPackageError
 from cnaps.files import atomic_path
 
 
@@ -28,7 +28,7 @@ def export_onnx(
         import onnx
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise CnapsError("exporting needs two more packages: pip install 'cnaps[export]'") from error
+        raise MissingPackageError("exporting", "onnx", "onnxscript", "onnxruntime") from error
     example = torch.zeros(2, 3, image_size, image_size, dtype=dtype)
     batch = torch.export.Dim("batch", min=1)
     # the exporter tells its developers of packages that are not installed and of what it will deprecate

@@ -1,15 +1,15 @@
-"""FiLM: a scale and a shift for each channel behind a batch norm.
+"""FiLM: a scale and a shift for each channel behind a norm.
 
-A batch norm in eval mode is itself a scale and a shift, so FiLM only changes its numbers. Nothing in a network
-has to be rewritten for it: `bind` gives a stage whose norms carry a task's FiLM, `fold` goes on and moves norm
-and FiLM into the convolution before them. Both leave the stage itself as it was and share all other weights
+A norm ends with a scale and a shift of its own, so FiLM only changes its numbers. Nothing in a network has to be
+rewritten for it: `bind` gives a stage whose norms carry a task's FiLM, `fold` goes on and moves batch norms and
+their FiLM into the convolution before them. Both leave the stage itself as it was and share all other weights
 with it, so that many tasks, in many threads, use one network.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar, cast
 
 import torch
@@ -22,6 +22,22 @@ M = TypeVar("M", bound=nn.Module)
 SiteFilm = tuple[Tensor, Tensor]  # gamma (C,), beta (C,)
 StageFilm = Sequence[SiteFilm]  # in the order of the stage's sites
 _NOTHING = nn.Identity()  # in the place of what became part of a convolution
+
+
+class RMSNorm(nn.RMSNorm):
+    """A root mean square norm with a shift, which it lacks and FiLM needs; the shift starts at zero."""
+
+    def __init__(self, weight: Tensor, eps: float | None) -> None:
+        super().__init__(len(weight), eps)
+        self.weight = nn.Parameter(weight.detach().clone())
+        self.bias = nn.Parameter(torch.zeros_like(weight))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., C) -> (..., C)."""
+        return super().forward(x) + self.bias
+
+
+Norm = nn.BatchNorm2d | nn.LayerNorm | nn.GroupNorm | RMSNorm
 
 
 @dataclass(frozen=True)
@@ -51,7 +67,7 @@ class Film:
 
 
 def bind(stage: M, sites: Sequence[str], film: StageFilm, *, batch_statistics: bool = False) -> M:
-    """A stage whose batch norms named in `sites` apply `film` as well; gradients flow into `film`.
+    """A stage whose norms named in `sites` apply `film` as well; gradients flow into `film`.
 
     `batch_statistics` normalises by the statistics of the batch at hand, as joint training needs it.
     """
@@ -82,7 +98,7 @@ def fold(stage: M, units: Sequence[Unit], *, fuse: bool = False) -> M:
     folded = skeleton(stage)
     for unit in units:
         conv = cast(nn.Conv2d, folded.get_submodule(unit.conv))
-        scale, shift = _affine(conv, norm_at(folded, unit.norm))
+        scale, shift = _affine(conv, cast(nn.BatchNorm2d, folded.get_submodule(unit.norm)))
         set_tensor(conv, "weight", conv.weight * scale[:, None, None, None])
         set_tensor(conv, "bias", shift)
         _replace(folded, unit.norm, _NOTHING)
@@ -124,7 +140,7 @@ def unite(stage: M, units: Sequence[Unit]) -> M:
     """
     united = skeleton(stage)
     for unit in units:
-        conv, norm = united.get_submodule(unit.conv), norm_at(united, unit.norm)
+        conv, norm = united.get_submodule(unit.conv), cast(nn.BatchNorm2d, united.get_submodule(unit.norm))
         if not isinstance(conv, nn.Conv2d) or not can_fuse(conv) or norm.training:
             continue
         scale, shift = _affine(conv, norm)
@@ -156,8 +172,9 @@ def _affine(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> SiteFilm:
 def foldable_units(stage: nn.Module, example: Tensor) -> tuple[list[Unit], Tensor]:
     """Which norms read nothing but one convolution, and which activations only such a norm: by watching a pass.
 
-    Returns them and the stage's output. If folding would change what the stage computes (a convolution whose
-    output is used elsewhere too), there are none.
+    Returns them and the stage's output. Activations are left out if taking them in would change what the stage
+    computes (something was added in place before them); if folding alone would (a convolution whose output is
+    used elsewhere too), there are no units.
     """
     calls: list[tuple[str, nn.Module, Tensor, Tensor]] = []  # keeps every tensor alive, so that no id comes twice
     hooks = []
@@ -184,22 +201,51 @@ def foldable_units(stage: nn.Module, example: Tensor) -> tuple[list[Unit], Tenso
     units = []
     for name, module, _, output in calls:
         norm = reader(output, (nn.BatchNorm2d,)) if isinstance(module, nn.Conv2d) else None
-        if norm is not None and norm_at(stage, norm[0]).track_running_stats:
+        if norm is not None and cast(nn.BatchNorm2d, stage.get_submodule(norm[0])).track_running_stats:
             activation = reader(norm[1], ACTIVATIONS)
             units.append(Unit(name, norm[0], activation[0] if activation else None))
-    for fuse in (False, True):
-        again = fold(stage, units, fuse=fuse)(example)
-        if (again - result).abs().max() > 1e-3 * result.abs().max().clamp_min(1e-6):
-            return [], result
-    return units, result
+    near = 1e-3 * result.abs().max().clamp_min(1e-6)
+    for found in (units, [replace(unit, activation=None) for unit in units]):
+        again = (fold(stage, found, fuse=fuse)(example) for fuse in (False, True) if found)
+        if all((each - result).abs().max() <= near for each in again):
+            return found, result
+    return [], result
 
 
-def norm_at(stage: nn.Module, name: str) -> nn.BatchNorm2d:
-    """The batch norm of that name: the only kind of layer that FiLM can be part of."""
+def norm_at(stage: nn.Module, name: str) -> Norm:
+    """The norm of that name: the only kind of layer that FiLM can be part of."""
     module = stage.get_submodule(name)
-    if not isinstance(module, nn.BatchNorm2d):
-        raise InputError(f"FiLM site {name!r} is a {type(module).__name__}; it must be a BatchNorm2d")
-    return module
+    if not norm_channels(module):
+        raise InputError(
+            f"FiLM site {name!r} is a {type(module).__name__}; it must be a batch, layer, group or RMS norm "
+            "with one scale a channel"
+        )
+    return cast(Norm, module)
+
+
+def norm_channels(module: nn.Module) -> int:
+    """How many channels a norm scales and shifts; 0 if the module is no norm that FiLM can be part of."""
+    if isinstance(module, nn.BatchNorm2d):
+        return module.num_features
+    if isinstance(module, nn.GroupNorm):
+        return module.num_channels
+    if isinstance(module, nn.LayerNorm | RMSNorm) and len(module.normalized_shape) == 1:
+        return module.normalized_shape[0]
+    return 0
+
+
+@torch.no_grad()
+def give_shifts(stage: nn.Module) -> None:
+    """Replace every root mean square norm by one with a shift that computes the same."""
+    for name, module in list(stage.named_modules()):
+        weight = getattr(module, "weight", None)
+        if isinstance(module, RMSNorm) or not type(module).__name__.endswith("RMSNorm"):
+            continue
+        if isinstance(weight, Tensor) and weight.ndim == 1:
+            eps = getattr(module, "eps", getattr(module, "variance_epsilon", None))  # as transformers name it
+            shifted, trial = RMSNorm(weight, eps), torch.linspace(-1, 1, 2 * len(weight)).view(2, -1).to(weight)
+            if torch.allclose(shifted(trial), module(trial), atol=1e-5):
+                _replace(stage, name, shifted)
 
 
 def skeleton(module: M) -> M:

@@ -1,10 +1,13 @@
 """Convolutions on a CPU with what follows them: norm, FiLM, sum, activation while the result is in the cache.
 
 `FusedConv2d` is for prediction; `LearningConv2d` has gradients, and is what makes training on a CPU bearable.
+Both call operations of torch that it does not promise to keep. Everything works without them too, slower: where
+they are missing, and with CNAPS_KERNELS=plain in the environment.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from itertools import product
 from typing import Any, cast
@@ -12,6 +15,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from cnaps.errors import InputError
 
 # name in oneDNN and its numbers
 _ACTIVATIONS: dict[type[nn.Module], tuple[str, list[float]]] = {
@@ -21,10 +26,19 @@ _ACTIVATIONS: dict[type[nn.Module], tuple[str, list[float]]] = {
 ACTIVATIONS = tuple(_ACTIVATIONS)
 
 
+def kernels_wanted() -> bool:
+    """The one switch between the kernels of this file and torch's own layers."""
+    wanted = os.environ.get("CNAPS_KERNELS", "fused")
+    if wanted not in ("fused", "plain"):
+        raise InputError(f"CNAPS_KERNELS cannot be {wanted!r}: it is fused (the default) or plain")
+    return wanted == "fused"
+
+
 def can_fuse(conv: nn.Module) -> bool:
-    """Whether there is a fused kernel for this convolution on its device."""
+    """Whether there is a fused kernel for this convolution on its device, and kernels are wanted."""
     return (
-        isinstance(conv, nn.Conv2d)
+        kernels_wanted()
+        and isinstance(conv, nn.Conv2d)
         and conv.weight.device.type == "cpu"
         and conv.weight.dtype == torch.float32
         and conv.padding_mode == "zeros"

@@ -6,9 +6,8 @@ that the head makes; z_G is `Adapted.task_embedding`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,16 +17,14 @@ from cnaps.maths.arrays import members_of
 from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.adaptation import FilmAdaptation
 from cnaps.nn.adapted import Adapted, AdaptedNetwork, default_chunk, running_mean
-from cnaps.nn.backbones import Backbone, create_backbone
+from cnaps.nn.backbones import Backbone, check_sites
 from cnaps.nn.checks import check_images, check_labels
 from cnaps.nn.context import Context
 from cnaps.nn.encoders import SetEncoder
 from cnaps.nn.film import Film, SiteFilm, bind, bind_folded, fold, unite
 from cnaps.nn.heads import Head, create_head
 from cnaps.nn.shared import SharedTerms
-
-if TYPE_CHECKING:
-    from os import PathLike
+from cnaps.nn.task_model import Recipe, TaskModel, register_recipe
 
 ADAPTATIONS = ("none", "film", "film+ar")
 
@@ -64,7 +61,7 @@ class ModelConfig:
         raise InputError(f"no preset named {name!r}; there are: reference, paper")
 
 
-class CNAPs(nn.Module):
+class CNAPs(TaskModel):
     """A frozen backbone, the networks that adapt it to a task, and a head.
 
     >>> import torch
@@ -76,16 +73,13 @@ class CNAPs(nn.Module):
     ([3, 5, 9], (6, 3), 7680)
     """
 
-    kind: ClassVar[str] = "cnaps"  # saved with the weights: which class to load them into
+    kind = "cnaps"
 
     def __init__(self, config: ModelConfig | None = None, backbone: Backbone | None = None) -> None:
-        super().__init__()
-        self.config = config = config or ModelConfig()
-        self.notes: dict[str, Any] = {}  # what is known of the model beside its weights, such as its calibration
-        self._once: dict[int, tuple[object, nn.Module]] = {}  # folded stages, and what they were made from
+        config = config or ModelConfig()
         _check_config(config)
-        self.backbone = backbone if backbone is not None else create_backbone(config.backbone)
-        self.backbone.requires_grad_(False)
+        super().__init__(config, backbone)
+        self._once: dict[int, tuple[object, nn.Module]] = {}  # folded stages, and what they were made from
         self.set_encoder: SetEncoder | None = None
         if config.embedding_size:
             self.set_encoder = SetEncoder(
@@ -93,6 +87,7 @@ class CNAPs(nn.Module):
             )
         self.adaptation: FilmAdaptation | None = None
         if config.adaptation != "none":
+            check_sites(self.backbone)
             self.adaptation = FilmAdaptation(
                 self.backbone.channels,
                 self.backbone.site_channels,
@@ -108,50 +103,11 @@ class CNAPs(nn.Module):
         self.head: Head = create_head(config.head, stages, config.bias_width)
         self.train(False)
 
-    @property
-    def image_size(self) -> int:
-        """The side in pixels at which images are best given."""
-        return self.config.image_size or self.backbone.image_size
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model lives."""
-        return next(self.backbone.parameters()).device
-
-    def train(self, mode: bool = True) -> CNAPs:
-        """Training mode for phi; the backbone's norms stay as they are unless it is trained jointly."""
-        super().train(mode)
-        if self.config.backbone_norm == "running":
-            self.backbone.eval()
-        return self
-
-    def phi_parameters(self) -> Iterator[nn.Parameter]:
-        """Every learned number but the backbone's."""
-        for name, parameter in self.named_parameters():
-            if not name.startswith("backbone."):
-                yield parameter
-
     def regularization(self) -> Tensor:
         """The sum of R^2 over all FiLM generators."""
         if self.adaptation is None:
-            return torch.zeros((), device=self.device)
+            return super().regularization()
         return self.adaptation.regularization()
-
-    def preprocess(self, pixels: Tensor) -> Tensor:
-        """Pixels of 0..255 (N, 3, H, W) as the backbone wants them."""
-        return self.backbone.normalisation(pixels.to(self.device))
-
-    def fingerprint(self) -> str:
-        """A hash of the configuration and of every weight: two models with the same one answer alike."""
-        from cnaps.nn.checkpoints import fingerprint
-
-        return fingerprint(self)
-
-    def save(self, folder: str | PathLike[str]) -> None:
-        """Write the model to a folder (safetensors and a readable config); `cnaps.load_model` reads it."""
-        from cnaps.nn.checkpoints import save_model
-
-        save_model(self, folder)
 
     def adapt(
         self,
@@ -192,7 +148,7 @@ class CNAPs(nn.Module):
         embedding = self._task_embedding(images, chunk_size, checkpoint or lite is not None)
         if earlier_embedding is not None:
             embedding = running_mean(earlier_embedding, earlier_images, embedding, len(images))
-        stages = len(self.backbone.stages)
+        stages, pools = len(self.backbone.stages), self.backbone.pools
         context = Context(
             images,
             chunk_size=chunk_size,
@@ -208,12 +164,12 @@ class CNAPs(nn.Module):
         features = []
         for stage in range(stages):
             if self.adaptation is not None:
-                pooled = context.readout(stage) if self.adaptation.autoregressive else None
+                pooled = context.readout(pools[stage], stage) if self.adaptation.autoregressive else None
                 film.append(self.adaptation.stage_film(stage, embedding.to(images.dtype), pooled, members))
             modules.append(self._stage(stage, film[stage] if film else None))
             context.run(modules[-1])
             if self.config.features == "all" or stage == stages - 1:
-                features.append(context.readout(stages))
+                features.append(context.readout(pools[stage + 1], stages))
         embedded = self.head.embed(torch.cat(features, 1))
         statistics = ClassStatistics.of(embedded, index, len(classes), scatter=self.head.needs_scatter)
         adapted = Adapted(self, Film(tuple(film)), classes, statistics, embedding, len(images) + earlier_images)
@@ -228,7 +184,8 @@ class CNAPs(nn.Module):
             self._stage(i, film.stages[i] if film.stages else None, fuse=fuse)
             for i in range(len(self.backbone.stages))
         ]
-        return AdaptedNetwork(self._stem(fuse=fuse), stages, self.head, self.config.features == "all")
+        pools, every = self.backbone.pools[1:], self.config.features == "all"
+        return AdaptedNetwork(self._stem(fuse=fuse), stages, pools, self.head, every)
 
     def _task_embedding(self, images: Tensor, chunk_size: int | None, recompute: bool = False) -> Tensor:
         if self.set_encoder is None:
@@ -293,3 +250,6 @@ def _check_config(config: ModelConfig) -> None:
         raise InputError(
             f"set_encoder_size cannot be {config.set_encoder_size}: five poolings need 32 pixels or more"
         )
+
+
+register_recipe(Recipe("cnaps", CNAPs))

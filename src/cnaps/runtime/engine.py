@@ -17,9 +17,10 @@ from cnaps.maths.arrays import members_of
 from cnaps.maths.heads import Head
 from cnaps.parallel import thread_count
 from cnaps.runtime.bundle import Bundle, has_bundle, read_bundle
-from cnaps.runtime.onnx import Port, write_model
+from cnaps.runtime.onnx import write_model
 from cnaps.weights import INSTALLED, list_models
 
+BACKBONES = ("transformers:", "timm:")  # networks by name, used frozen
 CHUNK = 32  # images that are run at once: few enough for a processor's cache
 Network: TypeAlias = Callable[[np.ndarray], np.ndarray]  # pixels uint8 (n, 3, S, S) -> embedded features (n, d)
 
@@ -178,7 +179,7 @@ class OnnxEngine:
         name = self._bundle.stages[stage]
         if film is None:
             return self._fixed(name)
-        return self._session(name, with_film(self._bundle, stage, film))
+        return self._session(name, {**self._bundle.layers, **with_film(self._bundle, stage, film)})
 
     def _fixed(self, name: str) -> Any:
         """A session that all tasks share."""
@@ -192,10 +193,7 @@ class OnnxEngine:
     def _session(self, name: str, weights: Any) -> Any:
         graph = self._bundle.graph(name)
         used = {key: value for key, value in weights.items() if key.encode() in graph.nodes}
-        shapes: dict[str, tuple[str, ...]] = {"members": ("ways", "n"), "pooled": ("n", "c"), "embedding": ("e",)}
-        inputs = [Port(port, shapes.get(port, ("n", "c", "h", "w"))) for port in graph.inputs]
-        outputs = [Port(port, ("n", "c", "h", "w") if port.endswith(".map") else ()) for port in graph.outputs]
-        return _make_session(write_model(graph, used, inputs, outputs))
+        return _make_session(write_model(graph, used))
 
 
 def with_film(bundle: Bundle, stage: int, film: np.ndarray) -> dict[str, np.ndarray]:
@@ -205,7 +203,7 @@ def with_film(bundle: Bundle, stage: int, film: np.ndarray) -> dict[str, np.ndar
     place = 0
     for site in bundle.sites[stage]:
         gamma, beta = film[place : place + site.channels], film[place + site.channels : place + 2 * site.channels]
-        weight, bias = layers[f"{site.layer}.weight"], layers[f"{site.layer}.bias"]
+        weight, bias = layers[f"{site.layer}.weight"], layers.get(f"{site.layer}.bias", np.float32(0))
         layers[f"{site.layer}.weight"] = weight * gamma.reshape(-1, *[1] * (weight.ndim - 1))
         layers[f"{site.layer}.bias"] = bias * gamma + beta
         place += 2 * site.channels
@@ -248,12 +246,14 @@ def _make_session(model: bytes) -> Any:
 def open_engine(source: Any, device: str = "auto") -> Engine:
     """The engine of a model: by its name (see `list_models`), its folder, or an object that another engine knows.
 
+    `transformers:FOLDER` and `timm:NAME` are backbones as they are, with a closed-form head and nothing trained.
+
     What this layer cannot run (a torch model, a model without graphs, a GPU) is offered to the engines of
     installed packages, by their entry points in the group `cnaps.engines`.
     """
     if isinstance(source, Engine):
         return source
-    if isinstance(source, str | os.PathLike):
+    if isinstance(source, str | os.PathLike) and not os.fspath(source).startswith(BACKBONES):
         named = os.fspath(source) in list_models()
         folder = INSTALLED / os.fspath(source) if named else Path(source)
         if has_bundle(folder) and device in ("auto", "cpu"):

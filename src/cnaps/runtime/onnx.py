@@ -26,12 +26,7 @@ class Graph:
 
     nodes: bytes  # one or more fields, ready to be written
     tensors: bytes = b""
-    inputs: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
-
-    def __add__(self, other: Graph) -> Graph:
-        """This graph, then one that reads what it has computed."""
-        return Graph(self.nodes + other.nodes, self.tensors + other.tensors, self.inputs, other.outputs)
+    ports: bytes = b""  # inputs and outputs
 
 
 @dataclass(frozen=True)
@@ -48,11 +43,13 @@ def read_graph(data: bytes, source: str) -> Graph:
     try:
         graph = next(value for number, value in _fields(data) if number == 7)
         parts = list(_fields(graph))
-        names = {kind: tuple(_name_of(v) for n, v in parts if n == kind) for kind in (_INPUT, _OUTPUT)}
     except (StopIteration, IndexError, ValueError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{source} is damaged or no ONNX file") from error
-    rows = {kind: b"".join(_block(kind, v) for n, v in parts if n == kind) for kind in (_NODE, _TENSOR)}
-    return Graph(rows[_NODE], rows[_TENSOR], names[_INPUT], names[_OUTPUT])
+
+    def rows(*kinds: int) -> bytes:
+        return b"".join(_block(number, value) for number, value in parts if number in kinds)
+
+    return Graph(rows(_NODE), rows(_TENSOR), rows(_INPUT, _OUTPUT))
 
 
 def read_metadata(data: bytes) -> dict[str, str]:
@@ -64,12 +61,12 @@ def read_metadata(data: bytes) -> dict[str, str]:
 def write_model(
     graph: Graph,
     tensors: Mapping[str, np.ndarray],
-    inputs: Sequence[Port],
-    outputs: Sequence[Port],
+    inputs: Sequence[Port] = (),
+    outputs: Sequence[Port] = (),
     metadata: Mapping[str, str] | None = None,
 ) -> bytes:
-    """An ONNX file of a graph with its weights."""
-    body = [graph.nodes, _text(2, "cnaps"), graph.tensors]
+    """An ONNX file of a graph with its weights; inputs and outputs beside those that the graph names itself."""
+    body = [graph.nodes, _text(2, "cnaps"), graph.tensors, graph.ports]
     body += [_block(_TENSOR, _tensor(value, name)) for name, value in tensors.items()]
     body += [_block(_INPUT, _port(port)) for port in inputs] + [_block(_OUTPUT, _port(port)) for port in outputs]
     model = [_number(1, IR_VERSION), _text(2, "cnaps"), _block(8, _text(1, "") + _number(2, OPSET))]
@@ -165,7 +162,3 @@ def _read_varint(data: bytes, place: int) -> tuple[int, int]:
             return value, place
         if shift > 63:
             raise ValueError("a number without end")
-
-
-def _name_of(message: bytes) -> str:
-    return next((value.decode() for number, value in _fields(message) if number == 1), "")

@@ -7,13 +7,13 @@ too few to mean anything.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+
+from cnaps.runtime.accuracy import wilson
 
 
 @dataclass(frozen=True)
@@ -69,20 +69,6 @@ class LeftOut:
         correct = int((probabilities[judged].argmax(1) == labels[judged]).sum())
         low, high = wilson(correct, total)
         return cls(correct, total, low, high, bool(total >= 10 and np.bincount(labels).min() >= 3))
-
-
-def wilson(correct: int, total: int, level: float = 0.95) -> tuple[float, float]:
-    """An interval for a share of successes that stays sensible for small numbers.
-
-    >>> [round(x, 2) for x in wilson(9, 10)]
-    [0.6, 0.98]
-    """
-    if total == 0:
-        return 0.0, 1.0
-    z = NormalDist().inv_cdf((1 + level) / 2)
-    share, z2 = correct / total, z * z / total
-    middle, half = share + z2 / 2, z * math.sqrt(share * (1 - share) / total + z2 / (4 * total))
-    return max(0.0, (middle - half) / (1 + z2)), min(1.0, (middle + half) / (1 + z2))
 
 
 def suspects(probabilities: np.ndarray, labels: np.ndarray, *, at_least: float = 0.3) -> list[tuple[int, int]]:

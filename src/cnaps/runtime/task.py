@@ -18,7 +18,8 @@ import numpy as np
 
 from cnaps import values
 from cnaps.errors import InputError
-from cnaps.images.inputs import Images, OnError, as_images, stream
+from cnaps.images.inputs import Images, OnError, as_images, look_at, stream
+from cnaps.images.sizes import auto_size
 from cnaps.maths.arrays import unit
 from cnaps.maths.heads import Classifier
 from cnaps.maths.left_out import left_out_logits
@@ -29,6 +30,26 @@ from cnaps.runtime.novelty import STRANGE, none_level
 Name: TypeAlias = str | int
 UPDATES = {"freeze": "freeze", "recompute": "recompute", "fixed": "freeze", "paper": "recompute"}  # and old names
 _UNSOUND = "this task gives no probabilities: its numbers, or those of its model, are out of all range"
+
+
+_LOOKED_AT = 16  # examples that decide about the size
+
+
+def choose_size(engine: Engine, images: Sequence[Any], wanted: int | str = "auto") -> int:
+    """The size at which a task's images are read: the one wanted, or by `auto` what its examples are worth.
+
+    A model that was trained at one size is used at that size unless another is asked for.
+    """
+    if isinstance(wanted, int) and not isinstance(wanted, bool):
+        return engine.check_size(wanted)
+    if wanted != "auto":
+        raise InputError(f"the size of images is 'auto' or a number of pixels such as 160, not {wanted!r}")
+    sizes = engine.notes.get("image_sizes")
+    if not sizes:
+        return engine.image_size
+    step = max(1, len(images) // _LOOKED_AT)
+    looks = [look for image in images[::step] if (look := look_at(image)) is not None]
+    return min(sizes, key=lambda size: abs(size - auto_size(looks)))
 
 
 @dataclass(frozen=True)

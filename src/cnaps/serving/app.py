@@ -34,12 +34,18 @@ _STATIC = Path(__file__).parent.parent / "static"
 
 
 class Prediction(BaseModel):
-    """The answer for one image: its label with all probabilities, or the reason why it was refused."""
+    """The answer for one image: its label with all probabilities, or the reason why it was refused.
+
+    `novelty` is how unlike all classes it is, and `none_of_these` whether that is beyond the level of the task;
+    null where the task has none.
+    """
 
     name: str
     label: str | int | None = None
     probability: float | None = None
     probabilities: dict[str, float] | None = None
+    novelty: float | None = None
+    none_of_these: bool | None = None
     error: str | None = None
 
 
@@ -58,8 +64,8 @@ class Batcher:
         self._worker: asyncio.Task[None] | None = None
         self.metrics = metrics or Metrics()
 
-    async def __call__(self, fitted: FittedTask, images: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Probabilities (C,) for each image, uint8 (S, S, 3)."""
+    async def __call__(self, fitted: FittedTask, images: Sequence[np.ndarray]) -> list[tuple[np.ndarray, float]]:
+        """Probabilities (C,) and novelty for each image, uint8 (S, S, 3)."""
         loop = asyncio.get_running_loop()
         self._worker = self._worker or loop.create_task(self._run())
         futures = [loop.create_future() for _ in images]
@@ -87,12 +93,12 @@ class Batcher:
                     if not future.done():  # the one who asked may have left
                         future.set_result(answer)
 
-    def _compute(self, fitted: FittedTask, images: list[np.ndarray]) -> list[np.ndarray]:
-        pixels = np.stack(images).transpose(0, 3, 1, 2)
-        probabilities = fitted.probabilities(fitted.features(pixels))
+    def _compute(self, fitted: FittedTask, images: list[np.ndarray]) -> list[tuple[np.ndarray, float]]:
+        features = fitted.features(np.stack(images).transpose(0, 3, 1, 2))
+        probabilities, novelty = fitted.probabilities(features), fitted.novelty(features)
         self.metrics.add("batches_total")
         self.metrics.add("images_total", len(images))
-        return list(probabilities)
+        return list(zip(probabilities, novelty.tolist(), strict=True))
 
     def close(self) -> None:
         """Stop."""
@@ -148,7 +154,7 @@ def add_prediction(
                 raise result
             else:
                 assert fitted is not None
-                predictions.append(_prediction(name, fitted.names, next(answers)))
+                predictions.append(_prediction(name, fitted, *next(answers)))
         metrics.add("request_seconds_total", time.perf_counter() - begun)
         if all(p.error for p in predictions):
             raise HTTPException(422, [p.model_dump(include={"name", "error"}) for p in predictions])
@@ -275,9 +281,14 @@ async def _uploads(request: Request) -> list[tuple[str, bytes]]:
         raise HTTPException(400, "the form cannot be read") from error
 
 
-def _prediction(name: str, names: list[Any], probabilities: np.ndarray) -> Prediction:
+def _prediction(name: str, fitted: FittedTask, probabilities: np.ndarray, novelty: float) -> Prediction:
     best = int(probabilities.argmax())
-    every = {str(label): round(float(p), 6) for label, p in zip(names, probabilities, strict=True)}
+    every = {str(label): round(float(p), 6) for label, p in zip(fitted.names, probabilities, strict=True)}
     return Prediction(
-        name=name, label=names[best], probability=round(float(probabilities[best]), 6), probabilities=every
+        name=name,
+        label=fitted.names[best],
+        probability=round(float(probabilities[best]), 6),
+        probabilities=every,
+        novelty=round(novelty, 6),
+        none_of_these=None if fitted.threshold is None else novelty > fitted.threshold,
     )

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from cnaps.errors import CnapsError, DataError
+from cnaps.errors import CnapsError, DataError, MissingPackageError
 from cnaps.images.decoding import SUFFIXES
 from cnaps.images.finding import find_images
 
@@ -60,7 +60,7 @@ def predict_on_ray(
     try:
         import ray
     except ImportError as error:
-        raise CnapsError("this engine needs one more package: pip install 'cnaps[ray]'") from error
+        raise MissingPackageError("this engine", "'ray[data]'") from error
     from cnaps.runtime.taskfile import read_task
 
     read_task(task, model)  # say what is wrong with it once, and here

@@ -20,6 +20,7 @@ IN_FLIGHT = 300_000_000  # bytes of all requests that are being answered
 _BODY = 1_000_000  # bytes of any other request
 _SILENCE = 30.0  # seconds until the next piece of a body
 _PACE = 20_000  # bytes a second: whoever is slower is not waited for
+_UPLOADS = ("/predict", "/api/images", "/api/answers/files")
 _PAGES = ("/", "/docs")  # where a link from elsewhere may lead
 _CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii")
 _HEADERS = {
@@ -76,7 +77,11 @@ class Guard:
         path: str = scope["path"]
         if path in self.to_disk:
             return self.to_disk[path]
-        return self.upload if scope["method"] == "POST" and path.endswith(("/predict", "/api/images")) else _BODY
+        return (
+            self.upload
+            if scope["method"] == "POST" and path.endswith(("/predict", "/api/images", "/api/answers/files"))
+            else _BODY
+        )
 
     def _foreign(self, headers: Headers, scope: Scope) -> Response | None:
         host = headers.get("host", "")

@@ -44,20 +44,25 @@ export async function removeClass(entry) {
 }
 
 // files: [{file, path}]; place: a class, "test", "pool" or "folders" (each into the class its folder names)
-export async function upload(files, place) {
+export async function upload(files, place, { quiet = false } = {}) {
   files = files.filter(({ file }) => !file.name.startsWith(".") && file.name !== "Thumbs.db");
   if (!files.length) return toast("There are no images in it.", { kind: "bad" });
-  const sum = { added: 0, known: [], refused: [] };
+  const sum = { added: 0, known: [], moved: [], refused: [] };
   const group = Math.random().toString(36).slice(2);
   uploading ??= { done: 0, total: 0, running: 0 }; // of all uploads that are under way
   uploading.total += files.length;
   uploading.running += 1;
   try {
-    for (let i = 0; i < files.length; i += 8) {
+    for (let i = 0, n; i < files.length; i += n) {
+      n = 1; // a request has few files and far less bytes than it may have
+      for (let bytes = files[i].file.size; n < 8 && i + n < files.length; n++) {
+        bytes += files[i + n].file.size;
+        if (bytes > 6e7) break;
+      }
       const form = new FormData();
       form.append("place", place);
       form.append("group", group);
-      for (const { file, path } of files.slice(i, i + 8)) {
+      for (const { file, path } of files.slice(i, i + n)) {
         form.append("files", file, file.name);
         form.append("paths", path ?? file.name);
       }
@@ -65,8 +70,9 @@ export async function upload(files, place) {
       const report = await (await ask("POST", "/api/images", form)).json();
       sum.added += report.added.length;
       sum.known.push(...report.known);
+      sum.moved.push(...report.moved);
       sum.refused.push(...report.refused);
-      uploading.done += Math.min(8, files.length - i);
+      uploading.done += n;
     }
   } catch (error) {
     toast(error.message, { kind: "bad" });
@@ -79,7 +85,22 @@ export async function upload(files, place) {
     const more = sum.refused.length > 3 ? `\nand ${sum.refused.length - 3} more` : "";
     toast(`${plural(sum.refused.length, "file")} could not be used\n${first}${more}`, { kind: "bad" });
   }
-  if (sum.known.length) toast(`${plural(sum.known.length, "image")} ${sum.known.length === 1 ? "was" : "were"} in the project already`);
+  const named = (id) => id === "test" ? "the tray" : id === "pool" ? "unlabelled" : state.classes.find((entry) => entry.id === id)?.name ?? "a new class";
+  if (sum.added && !quiet) {
+    const where = { test: "the tray, to try", pool: "the unlabelled images, under Label next", folders: "the classes their folders name" }[place] ?? `“${named(place)}”`;
+    toast(`${plural(sum.added, "image")} added to ${where}`, { action: "Undo", run: undo });
+  }
+  for (const [route, count] of tally(sum.moved.map((each) => `moved from ${named(each.from)} to ${named(each.to)}`))) {
+    toast(`${plural(count, "image")} ${route}`, { action: "Undo", run: undo });
+  }
+  const same = sum.known.length - sum.moved.length;
+  if (same) toast(`${plural(same, "image")} ${same === 1 ? "was" : "were"} in the project already`);
+}
+
+function tally(words) {
+  const counts = new Map();
+  for (const word of words) counts.set(word, (counts.get(word) ?? 0) + 1);
+  return counts;
 }
 
 function notify() {

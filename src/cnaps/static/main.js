@@ -1,20 +1,26 @@
 // Wires everything together: files in, keys, menus, and drawing when there is news.
 
-import { ask, change, follow, onState, remove, move, state, undo, upload, uploading } from "./api.js";
-import { $, $$, h, plural, sync, text, toast } from "./dom.js";
-import { KEYS, drawViewer, placeName, view, viewerKey } from "./parts.js";
+import { change, follow, onState, remove, move, state, undo, upload, uploading } from "./api.js";
+import { $, $$, plural, text, toast } from "./dom.js";
+import { KEYS, drawViewer, view, viewerKey } from "./parts.js";
 import { drawLabel, drawMap, drawReview, drawTeach, drawTest, labelKey } from "./views.js";
+import { classify, save } from "./answers.js";
+import { openCamera } from "./camera.js";
+import { all, chosen, clear, clicked, drawSelection, moveChosen, removeChosen } from "./selection.js";
+import "./deploy.js";
 
 onState(() => {
   document.title = `${state.name} · cnaps studio`;
   if (document.activeElement !== $("#name")) $("#name").value = state.name;
   drawStatus();
   $("#undo").disabled = !state.can_undo;
+  $("#projects").hidden = !state.shelf;
   drawTeach();
   drawTest();
   drawLabel();
   drawReview();
   drawMap();
+  drawSelection();
   if ($("#viewer").open) drawViewer();
   document.body.dataset.phase = state.status.phase;
   document.body.dataset.version = state.version;
@@ -63,7 +69,10 @@ document.addEventListener("click", (event) => {
   if (pick) { target = pick.dataset.pick; $("#file").click(); }
   if (event.target.closest("[data-pick-folder]")) $("#folder").click();
   if (event.target.closest("[data-new-class]")) $("#new-name").focus();
-  if (small) view(small.dataset.id);
+  const everything = event.target.closest("[data-all]"), camera = event.target.closest("[data-camera]");
+  if (everything) all(everything.closest("[data-place]"));
+  if (camera) openCamera(camera.dataset.camera);
+  if (small && !clicked(small, event)) view(small.dataset.id);
   if (!event.target.closest("#more")) $("#more").open = false;
 });
 for (const [input, place] of [["#file", () => target], ["#folder", () => "folders"]]) {
@@ -88,7 +97,9 @@ const zone = (event) => event.target.closest?.("[data-place]");
 const mark = (element) => { for (const old of $$(".over")) if (old !== element) old.classList.remove("over"); element?.classList.add("over"); };
 document.addEventListener("dragstart", (event) => {
   const small = event.target.closest?.(".thumb");
-  if (small) event.dataTransfer.setData("application/x-cnaps", small.dataset.id);
+  if (!small) return;
+  const ids = chosen.has(small.dataset.id) ? [...chosen] : [small.dataset.id];
+  event.dataTransfer.setData("application/x-cnaps", ids.join(" "));
 });
 document.addEventListener("dragover", (event) => { event.preventDefault(); mark(zone(event) ?? $("#work")); });
 document.addEventListener("dragleave", (event) => { if (!event.relatedTarget) mark(null); });
@@ -98,10 +109,15 @@ document.addEventListener("drop", async (event) => {
   let place = zone(event)?.dataset.place;
   const moved = event.dataTransfer.getData("application/x-cnaps");
   const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
-  if (moved) return place && place !== "folders" && place !== "new" ? move([moved], place) : null;
+  if (moved) {
+    if (!place || ["folders", "new", "answers"].includes(place)) return null;
+    clear();
+    return move(moved.split(" "), place);
+  }
   const folders = entries.some((entry) => entry.isDirectory);
   const plain = listed(event.dataTransfer.files); // what there is where entries are not
   const files = entries.length ? (await Promise.all(entries.map((entry) => walk(entry)))).flat() : plain;
+  if (place === "answers") return classify(files);
   if (folders && (!place || place === "new")) place = "folders";
   if (!folders && (place === "new" || place === "folders")) place = (await change("POST", "/api/classes", { name: freeName() }))?.id;
   upload(files, place ?? "pool");
@@ -112,30 +128,8 @@ document.addEventListener("paste", (event) => {
 });
 const freeName = () => { for (let i = state.classes.length + 1; ; i++) if (!state.classes.some(({ name }) => name === `Class ${i}`)) return `Class ${i}`; };
 
-let stream = null;
 $("#open-camera").hidden = !navigator.mediaDevices?.getUserMedia;
-$("#open-camera").addEventListener("click", async () => {
-  try {
-    stream = await navigator.mediaDevices.getUserMedia({ video: { width: 640, height: 480 } });
-  } catch (error) {
-    const refused = error.name === "NotAllowedError";
-    return toast(refused ? "The camera was refused: allow it for this page in the browser, then try again." : "No camera can be used here.", { kind: "bad" });
-  }
-  $("#video").srcObject = stream;
-  sync($("#camera-place"), ["test", ...state.classes.map(({ id }) => id), "pool"], (place) => place,
-    (place) => h("option", { value: place }), (option, place) => text(option, placeName(place)));
-  $("#camera").showModal();
-});
-$("#camera").addEventListener("close", () => { for (const track of stream?.getTracks() ?? []) track.stop(); });
-function shoot() {
-  const video = $("#video"), canvas = h("canvas", { width: video.videoWidth, height: video.videoHeight });
-  canvas.getContext("2d").drawImage(video, 0, 0);
-  canvas.toBlob((blob) => blob && upload([{ file: new File([blob], `camera-${Date.now()}.jpg`) }], $("#camera-place").value), "image/jpeg", 0.92);
-}
-let series = null;
-$("#shoot").addEventListener("click", (event) => { if (event.detail === 0) shoot(); });
-$("#shoot").addEventListener("pointerdown", () => { shoot(); series = setInterval(shoot, 350); });
-for (const event of ["pointerup", "pointerleave", "pointercancel"]) $("#shoot").addEventListener(event, () => clearInterval(series));
+$("#open-camera").addEventListener("click", () => openCamera());
 
 // names, menus, keys
 
@@ -146,23 +140,8 @@ $("#new-class").addEventListener("submit", async (event) => {
   if (name && await change("POST", "/api/classes", { name })) $("#new-name").value = "";
 });
 $("#undo").addEventListener("click", undo);
-for (const button of $$("[data-export]")) {
-  button.addEventListener("click", async () => {
-    $("#more").open = false;
-    const kind = button.dataset.export;
-    if (kind === "onnx") toast("Preparing the network. This takes some seconds.");
-    try {
-      const response = await ask("GET", `/api/export/${kind}`);
-      const name = response.headers.get("Content-Disposition").match(/filename="(.+)"/)[1];
-      const link = h("a", { href: URL.createObjectURL(await response.blob()), download: name });
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(link.href), 60000);
-      toast(`Saved as ${name}`);
-    } catch (error) {
-      toast(error.message, { kind: "bad" });
-    }
-  });
-}
+$("#projects").addEventListener("click", async () => { await change("POST", "/shelf/close"); location.assign("/"); });
+$("#tray-table").addEventListener("click", () => save("/api/answers/tray"));
 $("#import").addEventListener("click", () => $("#archive").click());
 $("#archive").addEventListener("change", async (event) => {
   const file = event.target.files[0];
@@ -178,7 +157,12 @@ document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || !state) return;
   const small = document.activeElement.closest?.(".thumb");
   if ($("#viewer").open) return viewerKey(event.key);
-  if (small && (event.key === "Delete" || event.key === "Backspace")) {
+  if (chosen.size && event.key === "Escape") clear();
+  else if (chosen.size && (event.key === "Delete" || event.key === "Backspace")) removeChosen();
+  else if (chosen.size && KEYS.includes(event.key)) {
+    const entry = state.classes[KEYS.indexOf(event.key)];
+    if (entry) moveChosen(entry.id);
+  } else if (small && (event.key === "Delete" || event.key === "Backspace")) {
     const next = small.closest("li").nextElementSibling ?? small.closest("li").previousElementSibling;
     remove([small.dataset.id]);
     $(".thumb", next ?? document.createElement("i"))?.focus();

@@ -8,7 +8,7 @@ export const KEYS = "1234567890qwertyuiop";
 
 export const classOf = (id) => state.classes.find((entry) => entry.id === id);
 export const imagesIn = (place) => state.images.filter((image) => image.place === place);
-export const hue = (id) => `hue-${(Number(id.slice(1)) - 1) % 10}`;
+export const hue = (id) => `hue-${(Number(id.slice(1)) - 1) % 10} shade-${Math.floor((Number(id.slice(1)) - 1) / 10) % 3}`;
 export { source };
 
 export function placeName(place) {
@@ -40,19 +40,21 @@ export function bars(list, prediction, count = 3) {
 export function doubt(element, prediction) {
   const words = { none: "none of these?", unsure: "not sure" }[prediction?.doubt] ?? "";
   text(element, words);
+  element.title = { none: "It is less like every class than nineteen in twenty examples are like the others of their own.",
+    unsure: "The best answer is below 80%: take it as a guess." }[prediction?.doubt] ?? "";
   element.className = `doubt ${prediction?.doubt ?? ""}`;
   element.hidden = !words;
 }
 
 // Buttons for every class, with the key that does the same.
-export function choices(container, chosen, likely, pick) {
-  const places = state.classes.map((entry, i) => ({ ...entry, key: KEYS[i] ?? "" }));
+export function choices(container, chosen, likely, pick, more = []) {
+  const places = [...state.classes.map((entry, i) => ({ ...entry, key: KEYS[i] ?? "" })), ...more];
   sync(container, places, (place) => place.id,
     (place) => h("button", { type: "button", onclick: () => container.pick(place.id) }, h("kbd"), h("span")),
     (button, place) => {
-      button.className = `${hue(place.id)} ${place.id === likely ? "likely" : ""}`;
+      button.className = place.plain ? "plain" : `${hue(place.id)} ${place.id === likely ? "likely" : ""}`;
       button.ariaPressed = String(place.id === chosen);
-      text(button.children[0], place.key);
+      text(button.children[0], place.key ?? "");
       text(button.children[1], place.name);
     });
   container.pick = pick;
@@ -74,10 +76,8 @@ export function drawViewer() {
   const list = $("#viewer-bars ol") ?? $("#viewer-bars").appendChild(h("ol", { class: "bars" }));
   bars(list, state.predictions[image.id], 4);
   const go = (place) => { $("#viewer").close(); move([image.id], place); };
-  choices($("#viewer-places"), image.place, state.predictions[image.id]?.top[0][0], go);
-  for (const [place, label] of [["test", "Test tray"], ["pool", "Unlabelled"]]) {
-    $("#viewer-places").append(h("button", { type: "button", class: "plain", "aria-pressed": String(place === image.place), onclick: () => go(place) }, label));
-  }
+  const trays = [{ id: "test", name: "Tray, to try", plain: true }, { id: "pool", name: "Unlabelled", plain: true }];
+  choices($("#viewer-places"), image.place, state.predictions[image.id]?.top[0][0], go, trays);
   $("#viewer-remove").onclick = () => { $("#viewer").close(); remove([image.id]); };
 }
 

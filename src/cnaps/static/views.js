@@ -2,6 +2,7 @@
 
 import { change, move, removeClass, state } from "./api.js";
 import { $, h, percent, plural, svg, sync, text } from "./dom.js";
+import { matrix } from "./answers.js";
 import { KEYS, bars, choices, classOf, doubt, hue, imagesIn, labelThumb, source, thumb, view } from "./parts.js";
 
 const thumbs = (list, images, note = () => "") => sync(list, images, (image) => image.id,
@@ -10,6 +11,7 @@ const thumbs = (list, images, note = () => "") => sync(list, images, (image) => 
     const words = note(image);
     item.className = words ? "marked" : "";
     labelThumb(item.firstChild, image, words);
+    if (words) item.firstChild.title = `${image.name}${words}`;
   });
 
 const suspected = () => new Map((state.review?.suspects ?? []).map((entry) => [entry.id, entry]));
@@ -19,16 +21,26 @@ export function drawTeach() {
   $("#welcome").hidden = state.classes.length > 0;
   sync($("#classes"), state.classes, (entry) => entry.id, makeClass, (card, entry) => {
     const images = imagesIn(entry.id);
-    const name = $("input", card);
-    if (document.activeElement !== name) name.value = entry.name;
+    const name = $("textarea", card);
+    if (document.activeElement !== name && name.value !== entry.name) fill(name, entry.name);
     card.className = `card ${hue(entry.id)}`;
     card.setAttribute("aria-label", `Class ${entry.name}`);
     const total = images.length + (entry.learned?.[1] ?? 0);
     text($(".count", card), String(total));
     $(".count", card).title = plural(total, "example");
-    thumbs($("ul", card), images, (image) => odd.has(image.id) ? ", label looks wrong" : "");
+    name.title = entry.name;
+    $("[data-all]", card).hidden = images.length < 2;
+    thumbs($("ul", card), images, (image) => odd.has(image.id) ? ", label looks wrong: see Review" : "");
     text($(".hint", card), entry.learned ? `${plural(entry.learned[1], "example")} learned elsewhere` : images.length ? "" : "Drop images here, paste, or add some.");
   });
+}
+
+// names wrap, whatever their length
+function fill(area, words) {
+  area.value = words.replace(/\n/g, " ");
+  if (CSS.supports("field-sizing", "content")) return;
+  area.style.height = "auto";
+  area.style.height = `${area.scrollHeight}px`;
 }
 
 function makeClass(entry) {
@@ -37,12 +49,15 @@ function makeClass(entry) {
     if (name && name !== classOf(entry.id)?.name) change("PATCH", `/api/classes/${entry.id}`, { name });
     else event.target.value = classOf(entry.id)?.name ?? "";
   };
-  return h("li", { "data-place": entry.id, role: "group" },
+  return h("li", { "data-place": entry.id },
     h("div", { class: "head" },
-      h("input", { class: "quiet", "aria-label": "Name of the class", maxlength: "60", spellcheck: false, onchange: rename,
-        onkeydown: (event) => event.key === "Enter" && event.target.blur() }),
+      h("textarea", { class: "quiet", "aria-label": "Name of the class", rows: "1", maxlength: "60", spellcheck: false, onchange: rename,
+        oninput: (event) => fill(event.target, event.target.value), onkeydown: (event) => event.key === "Enter" && (event.preventDefault(), event.target.blur()) }),
       h("span", { class: "count" }),
-      h("button", { class: "ghost", type: "button", "data-pick": entry.id }, "Add"),
+      h("button", { class: "ghost", type: "button", "data-pick": entry.id, title: "Add images" }, "Add"),
+      h("button", { class: "ghost", type: "button", "data-camera": entry.id, title: "Take pictures with the camera",
+        hidden: !navigator.mediaDevices?.getUserMedia }, "Camera"),
+      h("button", { class: "ghost", type: "button", "data-all": "", title: "Choose all images of this class" }, "All"),
       h("button", { class: "ghost", type: "button", "aria-label": `Remove the class ${entry.name}`, title: "Remove the class",
         onclick: () => removeClass(classOf(entry.id)) }, "×")),
     h("ul", { class: "thumbs" }), h("p", { class: "hint" }));
@@ -88,15 +103,24 @@ export function drawLabel() {
       h("div", {}, h("p", { class: "why" }), h("h2", {}, "What is this?"), h("div", { class: "choices" }),
         h("div", { class: "row" },
           h("button", { class: "ghost", type: "button", onclick: skip }, h("kbd", {}, "space"), " Skip"),
-          h("button", { class: "ghost", type: "button", onclick: () => move([image.id], "test") }, "Use for testing"))));
+          h("button", { class: "ghost", type: "button", onclick: () => move([image.id], "test") }, "Use for testing"),
+          h("form", { class: "row", onsubmit: (event) => newClass(event, image.id) },
+            h("input", { "aria-label": "A new class for this image", placeholder: "another class", maxlength: "60", autocomplete: "off" }), h("button", {}, "Add")))));
   }
   const prediction = state.predictions[image.id];
   text($(".why", box), why(image, prediction));
   choices($(".choices", box), null, prediction?.top[0][0], (place) => move([image.id], place));
 }
 
+async function newClass(event, id) {
+  event.preventDefault();
+  const name = event.target.firstChild.value.trim();
+  const made = name && await change("POST", "/api/classes", { name });
+  if (made) move([id], made.id);
+}
+
 function why(image, prediction) {
-  if (!state.classes.length) return "Name a class first, under Classes.";
+  if (!state.classes.length) return "Name a class for it.";
   if (!prediction) return "Any label helps: there are no proposals before two classes have examples.";
   if (prediction.doubt === "none") return "This looks like none of your classes.";
   const [[best, p], second] = prediction.top;
@@ -118,7 +142,14 @@ export function labelKey(key) {
   if (entry && image) move([image.id], entry.id);
 }
 
-const kept = new Set();
+// labels that a person has looked at and found right, for as long as they stay as they are
+const memory = () => `cnaps-right ${state.folder}`;
+const kept = () => new Set(JSON.parse(localStorage.getItem(memory()) ?? "[]"));
+const keep = (id) => {
+  const image = state.images.find((each) => each.id === id);
+  localStorage.setItem(memory(), JSON.stringify([...kept(), `${id} ${image?.place}`].slice(-2000)));
+  drawReview();
+};
 
 export function drawReview() {
   const review = state.review;
@@ -144,15 +175,17 @@ export function drawReview() {
           ? `To say anything, give at least three examples of each class: ${few.join(", ")} ${few.length === 1 ? "has" : "have"} fewer.`
           : "To say anything, give at least three examples of each class and ten in all.")));
   }
+  drawMistakes(review);
+  const right = kept();
   const list = (review?.suspects ?? []).filter(({ id, better }) => {
     const place = state.images.find((image) => image.id === id)?.place;
-    return !kept.has(id) && classOf(better) && classOf(place) && place !== better; // the review may be older than a move
+    return !right.has(`${id} ${place}`) && classOf(better) && classOf(place) && place !== better; // the review may be older than a move
   });
   text($("#tab-review b"), list.length ? String(list.length) : "");
   sync($("#suspects"), list, ({ id }) => id,
     (entry) => h("li", {}, thumb({ id: entry.id }), h("p"), h("div", { class: "row" },
       h("button", { type: "button", onclick: (event) => move([entry.id], event.currentTarget.dataset.better) }),
-      h("button", { type: "button", class: "ghost", onclick: () => { kept.add(entry.id); drawReview(); } }, "It is right"))),
+      h("button", { type: "button", class: "ghost", onclick: () => keep(entry.id) }, "It is right"))),
     (item, entry) => {
       const image = state.images.find(({ id }) => id === entry.id);
       const own = classOf(image.place).name, better = classOf(entry.better).name;
@@ -161,6 +194,31 @@ export function drawReview() {
       const button = item.children[2].firstChild;
       button.dataset.better = entry.better;
       text(button, `Move to ${better}`);
+    });
+}
+
+// What was taken for what when it was left out, what to do about it, and the surest of the wrong answers.
+function drawMistakes(review) {
+  const pairs = (review?.confusion ?? []).filter(([truth, answer]) => classOf(truth) && classOf(answer));
+  $("#mistakes").hidden = !pairs.length;
+  if (!pairs.length) return;
+  const ids = state.classes.map(({ id }) => id).filter((id) => pairs.some((pair) => pair.includes(id)));
+  const rows = ids.map((truth) => ids.map((answer) => pairs.find(([a, b]) => a === truth && b === answer)?.[2] ?? 0));
+  $("#confusion").replaceChildren(matrix(ids.map((id) => classOf(id).name), rows));
+  const wrong = pairs.filter(([truth, answer]) => truth !== answer).sort((a, b) => b[2] - a[2]);
+  const [worst] = wrong, few = state.classes.filter(({ id, learned }) => !learned && imagesIn(id).length < 5);
+  const advice = [];
+  if (worst) advice.push(`“${classOf(worst[0]).name}” is taken for “${classOf(worst[1]).name}” most often (${worst[2]} times): add images of both in which the difference is plain, or make them one class.`);
+  if (few.length) advice.push(`${few.length === 1 ? `“${few[0].name}” has` : `${few.length} classes have`} fewer than five examples: the next ones help most there.`);
+  if (review.enough && !worst) advice.push("Every example is recognised by the others. Now try images it has not seen: a folder under Classify, with sub-folders named like your classes, counts as a test.");
+  else advice.push("To know how good it is on new images, hold some back and classify them under Classify, in sub-folders named like your classes.");
+  $("#advice").replaceChildren(...advice.map((line) => h("li", {}, line)));
+  const mistakes = (review.mistakes ?? []).filter(({ id, answer }) => classOf(answer) && classOf(state.images.find((image) => image.id === id)?.place));
+  sync($("#worst"), mistakes, ({ id }) => id, ({ id }) => h("li", {}, thumb({ id }), h("p")),
+    (item, { id, answer, probability }) => {
+      const image = state.images.find((each) => each.id === id);
+      labelThumb(item.children[0], image);
+      text(item.children[1], `${classOf(image.place).name} taken for ${classOf(answer).name}, ${percent(probability)} sure`);
     });
 }
 

@@ -171,11 +171,11 @@ class _Careful:
 def _paths(project: Project, about: dict[str, Any]) -> dict[str, str]:
     """Where each image goes: CLASS/NAME, test/NAME or unlabelled/NAME, safe on every file system and unique."""
     taken = {fold(name): 1 for name in (_DESCRIPTION, _TASK, _OLD_TASK, "images", *_TRAYS.values())}
-    folders = {**_TRAYS, **{entry["id"]: numbered(_safe(entry["name"]), taken) for entry in about["classes"]}}
+    folders = {**_TRAYS, **{entry["id"]: numbered(safe_name(entry["name"]), taken) for entry in about["classes"]}}
     inside: dict[str, dict[str, int]] = {place: {} for place in folders}
     paths = {}
     for entry in about["images"]:
-        name = PurePosixPath(_safe(entry["name"]))
+        name = PurePosixPath(safe_name(entry["name"]))
         if not is_image(str(name)):
             name = PurePosixPath(f"{name}{_ending(project.original(entry['id']))}")
         file = numbered(name.stem, inside[entry["place"]], name.suffix)
@@ -183,7 +183,7 @@ def _paths(project: Project, about: dict[str, Any]) -> dict[str, str]:
     return paths
 
 
-def _safe(name: str) -> str:
+def safe_name(name: str) -> str:
     """A name that any file system takes, as near to the one given as can be."""
     name = re.sub(r'[<>:"/\\|?*]', "_", unicodedata.normalize("NFC", name)).strip(" .") or "image"
     stem, dot, ending = name.rpartition(".") if re.search(r"\.[A-Za-z0-9]{1,8}$", name) else (name, "", "")

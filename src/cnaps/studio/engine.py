@@ -11,6 +11,7 @@ import itertools
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -253,4 +254,19 @@ def _review(
         {"id": examples[i], "better": keys[k], "fit": float(fit[i, labels[i]]), "better_fit": float(fit[i, k])}
         for i, k in worst
     ]
-    return {**asdict(judged), "suspects": found}
+    return {**asdict(judged), "suspects": found, **_mistakes(fit, labels, examples, keys)}
+
+
+def _mistakes(fit: np.ndarray, labels: np.ndarray, examples: Sequence[str], keys: Sequence[str]) -> dict[str, Any]:
+    """What was taken for what when it was left out, and the surest of the wrong answers."""
+    judged = np.flatnonzero(~np.isnan(fit).any(1))
+    best = fit[judged].argmax(1)
+    pairs = Counter(zip(labels[judged].tolist(), best.tolist(), strict=True))
+    wrong = [(float(fit[i, k]), int(i), int(k)) for i, k in zip(judged, best, strict=True) if k != labels[i]]
+    return {
+        "confusion": [[keys[truth], keys[answer], count] for (truth, answer), count in pairs.items()],
+        "mistakes": [
+            {"id": examples[i], "answer": keys[k], "probability": p}
+            for p, i, k in sorted(wrong, reverse=True)[:24]
+        ],
+    }

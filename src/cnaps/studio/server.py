@@ -7,7 +7,7 @@ import contextlib
 import secrets
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,10 +18,12 @@ from fastapi.staticfiles import StaticFiles
 
 from cnaps.errors import CnapsError, InputError
 from cnaps.runtime.engine import open_engine
+from cnaps.runtime.results import Result, results_csv
 from cnaps.runtime.taskfile import write_task
 from cnaps.serving.app import add_prediction, explain_input
 from cnaps.serving.decoding import Decoder
 from cnaps.serving.safety import Guard
+from cnaps.studio.answers import Answers
 from cnaps.studio.archive import MAX_ZIP, write_zip
 from cnaps.studio.engine import Learner
 from cnaps.studio.exporting import example_zip, import_file
@@ -32,12 +34,13 @@ _FILES = 64  # a request
 _PATIENCE = 15.0  # seconds that a request for news waits
 
 
-def create_studio(folder: str | Path, model: str, *, token: str | None = None) -> FastAPI:
-    """The studio of a project as an ASGI application."""
+def create_studio(folder: str | Path, model: str, *, token: str | None = None, shelf: bool = False) -> FastAPI:
+    """The studio of a project as an ASGI application; `shelf` where it is one of several."""
     network = open_engine(model)
     decoder = Decoder(network.image_size)
     project = Project(folder, decoder)
     engine = Learner(project, network)
+    answers = Answers(decoder)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -45,25 +48,28 @@ def create_studio(folder: str | Path, model: str, *, token: str | None = None) -
         yield
         batcher.close()
         await asyncio.to_thread(engine.stop)
+        await asyncio.to_thread(answers.clear)
         decoder.close()
         project.close()
 
     app = FastAPI(title="cnaps studio", docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.engine, app.state.leaving = engine, False
     app.add_middleware(Guard, token=token, to_disk={"/api/import": MAX_ZIP})
-    app.add_exception_handler(CnapsError, _explain)
+    app.add_exception_handler(CnapsError, explain)
     app.add_exception_handler(RequestValidationError, explain_input)
-    app.include_router(_routes(project, engine), include_in_schema=False)
+    app.include_router(_routes(project, engine, shelf), include_in_schema=False)
+    app.include_router(_answering(project, engine, answers, local=token is None), include_in_schema=False)
     batcher = add_prediction(app, lambda: engine.fitted, decoder)
     app.mount("/static", StaticFiles(directory=STATIC))
     return app
 
 
-async def _explain(request: Request, error: Exception) -> Response:
+async def explain(request: Request, error: Exception) -> Response:
+    """A mistake that the page shows."""
     return JSONResponse({"error": str(error)}, 422)
 
 
-def _routes(project: Project, engine: Learner) -> APIRouter:
+def _routes(project: Project, engine: Learner, shelf: bool) -> APIRouter:
     routes = APIRouter()
     importing = asyncio.Lock()  # one at a time: each may fill the disk
     session = secrets.token_hex(4)  # a page that outlived a restart asks about versions that never were
@@ -79,7 +85,7 @@ def _routes(project: Project, engine: Learner) -> APIRouter:
             since == f"{session}.{engine.version}" and time.monotonic() < until and not request.app.state.leaving
         ):
             await asyncio.sleep(0.05)
-        return await asyncio.to_thread(_state, project, engine, session)
+        return {**await asyncio.to_thread(_state, project, engine, session), "shelf": shelf}
 
     @routes.get("/api/images/{key}")
     def thumbnail(key: str) -> Response:
@@ -131,27 +137,23 @@ def _routes(project: Project, engine: Learner) -> APIRouter:
     @routes.get("/api/export/{kind}")
     def export(kind: str) -> Response:
         name = "".join(c if c.isascii() and c.isalnum() else "-" for c in project.name).strip("-") or "project"
-        endings = {"task": ".safetensors", "onnx": "-onnx.zip", "project": ".zip"}
+        endings = {"task": ".task", "onnx": "-onnx.zip", "project": ".zip"}
         known = engine.fitted
         if kind not in endings:
             raise InputError(f"there is: {', '.join(endings)}")
         if kind != "project" and known is None:
             raise InputError("there is nothing to export yet: give examples of at least two classes")
-        with contextlib.ExitStack() as closing:
-            file = closing.enter_context(_scratch(project.folder))
+
+        def write(file: IO[bytes]) -> None:
             if known is None or kind == "project":
                 write_zip(project, file)
-            else:
-                with tempfile.TemporaryDirectory() as scratch:
-                    path = Path(scratch) / "file"
-                    write_task(path, known) if kind == "task" else example_zip(known, path, name)
-                    file.write(path.read_bytes())
-            headers = {
-                "Content-Disposition": f'attachment; filename="{name}{endings[kind]}"',
-                "Content-Length": str(file.tell()),
-            }
-            pieces = _pieces(file, closing.pop_all())
-        return StreamingResponse(pieces, media_type="application/octet-stream", headers=headers)
+                return
+            with tempfile.TemporaryDirectory() as scratch:
+                path = Path(scratch) / "file"
+                write_task(path, known) if kind == "task" else example_zip(known, path, name)
+                file.write(path.read_bytes())
+
+        return _download(project.folder, f"{name}{endings[kind]}", write)
 
     @routes.post("/api/import")
     async def bring_in(request: Request) -> dict[str, Any]:
@@ -165,6 +167,102 @@ def _routes(project: Project, engine: Learner) -> APIRouter:
                 return await asyncio.to_thread(import_file, project, engine.model, file)
 
     return routes
+
+
+def _answering(project: Project, engine: Learner, answers: Answers, *, local: bool) -> APIRouter:
+    """Images that are classified and not kept; `local`: who asks sits at this machine and may name folders."""
+    routes = APIRouter(prefix="/api/answers")
+
+    def only_here() -> None:
+        if not local:
+            raise InputError("folders can be named on the machine of the studio only: drop the images instead")
+
+    @routes.get("")
+    def describe() -> dict[str, Any]:
+        return {**answers.describe(), "local": local}
+
+    @routes.post("")
+    def open_folder(folder: str = Body(embed=True)) -> None:
+        only_here()
+        answers.open_folder(folder)
+        answers.start(engine.fitted)
+
+    @routes.post("/files")
+    def drop(files: list[UploadFile] = File(), paths: list[str] = Form(default=[])) -> None:
+        if len(files) > _FILES:
+            raise InputError(f"at most {_FILES} files in one request")
+        names = paths if len(paths) == len(files) else [file.filename or "image" for file in files]
+        answers.drop([(name, file.file.read()) for name, file in zip(names, files, strict=True)])
+
+    @routes.post("/start")
+    def start() -> None:
+        answers.start(engine.fitted)
+
+    @routes.delete("")
+    def clear() -> None:
+        answers.clear()
+
+    @routes.post("/sort")
+    def sort(into: str = Body(embed=True)) -> dict[str, int]:
+        only_here()
+        return {"copied": answers.sort_into(into)}
+
+    @routes.get("/images/{index}")
+    def thumbnail(index: int) -> Response:
+        data = answers.thumbnail(index)
+        return Response(data, media_type="image/png" if data[:4] == b"\x89PNG" else "image/jpeg")
+
+    @routes.get("/{kind}")
+    def take(kind: str) -> Response:
+        if kind == "tray":
+            return _text("tray.csv", _tray(project, engine))
+        if not answers.results:
+            raise InputError("there are no answers yet")
+        if kind == "table":
+            return _text("answers.csv", answers.csv())
+        if kind == "sorted":
+            return _download(project.folder, "sorted.zip", answers.write_zip)
+        if kind != "report":
+            raise InputError("there is: table, report, sorted, tray")
+        with tempfile.TemporaryDirectory() as scratch:
+            path = Path(scratch) / "report.html"
+            answers.report(path)
+            return _text("report.html", path.read_text(encoding="utf-8"))
+
+    return routes
+
+
+def _tray(project: Project, engine: Learner) -> str:
+    """The answers for the images of the tray, as a table."""
+    about, predictions = project.describe(), engine.insight.predictions
+    names = {entry["id"]: entry["name"] for entry in about["classes"]}
+    results = []
+    for image in about["images"]:
+        found = predictions.get(image["id"])
+        if image["place"] == "test" and found:
+            ranking = tuple((names[key], p) for key, p in found["top"][:3] if key in names)
+            if ranking:
+                results.append(Result(image["name"], ranking, stranger=found["doubt"] == "none"))
+    return results_csv(results)
+
+
+def _text(name: str, text: str) -> Response:
+    kind = "text/csv" if name.endswith(".csv") else "text/html"
+    disposition = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(text, media_type=f"{kind}; charset=utf-8", headers=disposition)
+
+
+def _download(folder: Path, name: str, write: Callable[[IO[bytes]], None]) -> Response:
+    """A file that is written to the disk first, however large it is."""
+    with contextlib.ExitStack() as closing:
+        file = closing.enter_context(_scratch(folder))
+        write(file)
+        headers = {
+            "Content-Disposition": f'attachment; filename="{name}"',
+            "Content-Length": str(file.seek(0, 2)),
+        }
+        pieces = _pieces(file, closing.pop_all())
+    return StreamingResponse(pieces, media_type="application/octet-stream", headers=headers)
 
 
 @contextlib.contextmanager

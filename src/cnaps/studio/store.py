@@ -181,7 +181,7 @@ class Project:
         """Put new images into a place; with FOLDERS, each into the class that its folder names.
 
         Additions in a row with the same `group` are undone together. Returns what became of the images: ids
-        `added`, names `known` already (moved where that makes a difference), and `refused` with reasons.
+        `added`, names `known` already, of those the ones `moved` from another place, and `refused` with reasons.
         """
         kept, report = self._keep_all((name, data, place) for name, data in uploads)
         with self._change(group):
@@ -262,7 +262,7 @@ class Project:
     def _keep_all(self, uploads: Iterable[tuple[str, bytes, str]]) -> tuple[list[tuple[str, str, str]], Report]:
         """Write images to the disk, not yet a part of the project: ids, names and places, and those refused."""
         kept: list[tuple[str, str, str]] = []
-        report: Report = {"added": [], "known": [], "refused": []}
+        report: Report = {"added": [], "known": [], "moved": [], "refused": []}
         for name, data, place in uploads:
             try:
                 kept.append((self._keep(data), name, place))
@@ -280,6 +280,8 @@ class Project:
             else:
                 report["known"].append(known["name"])
                 if place in self.classes:  # a label says more than a tray
+                    if known["place"] != place:
+                        report["moved"].append({"name": known["name"], "from": known["place"], "to": place})
                     self.images[key] = {**known, "place": place}
         if len({*self.images, *self._missing}) > MAX_IMAGES:
             raise InputError(f"a project holds at most {MAX_IMAGES:,} images")

@@ -20,9 +20,16 @@ class Data:
 
     train: tuple[str, ...] = ()  # a path without a suffix means its "train" classes
     valid: tuple[str, ...] = ()  # a path without a suffix means its "valid" classes
-    image_size: int | None = None  # None: the model's own
+    image_size: int | None = None  # None: the model's own; validation is at this size
+    # For training, by the name of a collection ("others": all not named): the sizes that its tasks are drawn at.
+    sizes: dict[str, Any] = field(default_factory=dict)
     workers: int = 1
     prefetch: int = 4
+
+    def __post_init__(self) -> None:
+        for name, sizes in self.sizes.items():
+            fine = isinstance(sizes, list) and sizes and all(isinstance(s, int) and s > 0 for s in sizes)
+            check(bool(fine), f"data.sizes.{name} must be a list of sizes in pixels, not {sizes!r}")
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,7 @@ class Tasks:
     shots: int | None = None
     targets: int | None = None
     hierarchy: bool = True
+    balance: float = 0.0  # collections are drawn by their number of classes to this power; 0: all alike
 
     def __post_init__(self) -> None:
         check(self.total >= 1, "tasks.total must be at least 1")
@@ -129,7 +137,8 @@ class Validation:
 
     every: int = 10_000  # tasks
     tasks_per_set: int = 200
-    rule: Literal["majority", "mean"] = "majority"  # more than half of the sets (paper), or the mean accuracy
+    # better on more than half of the sets (paper), on at least half (published code), or by the mean accuracy
+    rule: Literal["majority", "half", "mean"] = "majority"
     max_ways: int = 50
     max_context: int = 500
     max_targets_per_class: int = 10
@@ -200,6 +209,10 @@ class Theta:
 
     mode: Literal["frozen", "joint", "warm-start"] = "frozen"
     warm_start_tasks: int = 0  # "warm-start": batch statistics for so many tasks, then the running ones
+    learning_rate: float | None = None  # None: that of phi; the schedule is the same
+
+    def __post_init__(self) -> None:
+        check(self.learning_rate is None or self.learning_rate > 0, "theta.learning_rate must be above 0")
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ class Job(ABC):
     def _update(self, rate: float) -> None:
         """Step with the gradients as they are."""
         for group in self._optimiser.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group.get("share", 1.0)
         self._optimiser.step()
 
 
@@ -194,7 +194,7 @@ def fit(
 
 
 def better(new: dict[str, float], best: dict[str, float], rule: str) -> bool:
-    """The paper's rule: higher accuracy on more than half of the sets; or a higher mean.
+    """Higher accuracy on more than half of the sets (the paper's rule), on at least half, or a higher mean.
 
     >>> better({"a": 0.5, "b": 0.6, "c": 0.1}, {"a": 0.4, "b": 0.5, "c": 0.9}, "majority")
     True
@@ -203,7 +203,8 @@ def better(new: dict[str, float], best: dict[str, float], rule: str) -> bool:
         return True
     if rule == "mean":
         return sum(new.values()) / len(new) > sum(best.values()) / len(best)
-    return 2 * sum(new[name] > best[name] for name in new) > len(new)
+    improved = 2 * sum(new[name] > best[name] for name in new)
+    return improved >= len(new) if rule == "half" else improved > len(new)
 
 
 def _validate(job: Job, run: RunFolder | None, state: State, stop: StopRequest) -> bool:

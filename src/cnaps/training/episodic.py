@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,18 +16,18 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from cnaps.data.collection import Collection, class_fingerprint
-from cnaps.episodes import Sampler, Task, TaskLoader
+from cnaps.episodes import Sampler, Task, TaskDescription, TaskLoader
+from cnaps.nn.adapted import Adapted
 from cnaps.nn.checkpoints import save_model
-from cnaps.paper.learners.tadam import Tadam
 from cnaps.training.augment import augment_task
 from cnaps.training.config import TrainConfig, check
 from cnaps.training.distributed import World
 from cnaps.training.engine import Job, NonFiniteError, Stopping
-from cnaps.training.tasks import TaskStream, open_collections, task_generator, validation_sampler
+from cnaps.training.tasks import TaskStream, open_collections, task_generator, task_size, validation_sampler
 from cnaps.training.teacher import Teacher
 
 if TYPE_CHECKING:
-    from cnaps.nn.model import CNAPs
+    from cnaps.nn.task_model import TaskModel
 
 
 NOTHING_TO_TRAIN = "this model has nothing to train: no adaptation, and a head without parameters"
@@ -37,7 +38,7 @@ class EpisodicJob(Job):
 
     prefix = "model."
 
-    def __init__(self, model: CNAPs, config: TrainConfig, world: World) -> None:
+    def __init__(self, model: TaskModel, config: TrainConfig, world: World) -> None:
         self.model = model.to(world.device)
         joint = config.theta.mode != "frozen"
         # A frozen theta asks for no gradient of its own: autograd then does no work for it.
@@ -46,7 +47,15 @@ class EpisodicJob(Job):
         check(bool(parameters), NOTHING_TO_TRAIN)
         o = config.optimiser
         adam = torch.optim.AdamW if o.weight_decay else torch.optim.Adam
-        optimiser = adam(parameters, o.learning_rate, (o.beta1, o.beta2), o.epsilon, o.weight_decay)
+        groups: list[dict[str, Any]] = [{"params": parameters}]
+        if joint and config.theta.learning_rate is not None:
+            theta = set(model.backbone.parameters())
+            share = config.theta.learning_rate / o.learning_rate
+            groups = [
+                {"params": [p for p in parameters if p not in theta]},
+                {"params": [p for p in parameters if p in theta], "share": share},
+            ]
+        optimiser = adam(groups, o.learning_rate, (o.beta1, o.beta2), o.epsilon, o.weight_decay)
         super().__init__(config, world, model, parameters, optimiser)
         self._average = [p.detach().clone() for p in parameters] if o.ema else []
         self.rule = config.validation.rule
@@ -134,11 +143,13 @@ class EpisodicJob(Job):
                 features = adapted.features(inputs)
             logits = adapted.classify(features)
             loss = F.cross_entropy(logits.float() / options.temperature, labels, reduction=options.reduction)
-            if isinstance(self.model, Tadam):
-                names = [f"{task.collection}/{name}" for name in task.class_names]
-                loss = loss + self.model.auxiliary_loss(adapted, names)
+            names = [f"{task.collection}/{name}" for name in task.class_names]
+            further = self.model.auxiliary_loss(adapted, names)
+            if further is not None:
+                loss = loss + further
             total = loss / count
             if self._teacher is not None and whole and self._teacher.teaches(task.collection):
+                assert isinstance(adapted, Adapted)
                 total = total + self._teacher.loss(task, adapted, features) / count
         if options.penalty:
             # The reference adds the penalty once a task, undivided; with the paper's means it is a mean too.
@@ -214,8 +225,11 @@ class EpisodicJob(Job):
             if sources.get(each.name, known).get("classes") != classes:
                 del known["classes"]  # two splits of one data set: which classes those were is not told apart
             sources[each.name] = known
+        notes: dict[str, Any] = {"trained_on": sources}
+        if self.config.loss.temperature != 1:  # what its logits were divided by is part of what was learned
+            notes["calibration"] = [math.log(self.config.loss.temperature), 0.0, 0.0]
         with self.averaged():
-            save_model(self.model, folder, notes={"trained_on": sources})
+            save_model(self.model, folder, notes=notes)
 
     def _indices(self, step: int) -> range:
         tasks = self.config.tasks
@@ -223,13 +237,18 @@ class EpisodicJob(Job):
 
     def _load_from(self, step: int) -> Iterator[Task]:
         own = (index for s in range(step, self.steps) for index in self.world.share(self._indices(s)))
-        return self._load(self._stream, self._collections, own)
+        size = partial(task_size, self.config.data.sizes, self.size, self.config.seed)
+        return self._load(self._stream, self._collections, own, size)
 
     def _load(
-        self, tasks: Sampler | TaskStream, collections: dict[str, Collection], indices: Iterable[int]
+        self,
+        tasks: Sampler | TaskStream,
+        collections: dict[str, Collection],
+        indices: Iterable[int],
+        size: Callable[[TaskDescription], int] | None = None,
     ) -> Iterator[Task]:
         data = self.config.data
-        return iter(TaskLoader(tasks, collections, self.size, indices, data.workers, data.prefetch))
+        return iter(TaskLoader(tasks, collections, size or self.size, indices, data.workers, data.prefetch))
 
     def _set_mode(self, step: int) -> None:
         """Whether theta's norms use the batch at hand (joint training) or running statistics."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cnaps.data.collection import Collection
+from cnaps.data.wordnet import is_wordnet_id
 from cnaps.files import atomic_folder, write_json
 from cnaps.nn.backbones import create_backbone
 from cnaps.parallel import read_ahead
@@ -136,7 +137,10 @@ class PretrainingJob(Job):
 
 
 class ImageSet:
-    """The images of several collections in one numbering, classes counted through, a part held out."""
+    """The images of several collections in one numbering, classes counted through, a part held out.
+
+    A class of ImageNet, named by its WordNet id, is one class in whatever collections it occurs.
+    """
 
     def __init__(self, config: PretrainConfig) -> None:
         sets = open_collections(config.data, "train")
@@ -145,17 +149,19 @@ class ImageSet:
         train: list[np.ndarray] = []
         held_out: list[np.ndarray] = []
         self._labels = np.full(self._starts[-1], -1)
-        self.classes = 0
+        known: dict[str, int] = {}
         for start, (collection, split) in zip(self._starts, sets, strict=False):
             chosen = range(len(collection.classes)) if split is None else collection.splits.get(split, [])
             for index in chosen:
                 rows = start + np.array(collection.rows(index))
-                self._labels[rows] = self.classes
-                order = np.random.default_rng((config.seed, self.classes, 4)).permutation(rows)
+                name = collection.classes[index]
+                label = known.setdefault(name if is_wordnet_id(name) else f"{collection.name}/{name}", len(known))
+                self._labels[rows] = label
+                order = np.random.default_rng((config.seed, len(train), 4)).permutation(rows)
                 kept_back = max(1, round(config.held_out * len(rows))) if len(rows) > 1 else 0
                 held_out.append(np.sort(order[:kept_back]))
                 train.append(np.sort(order[kept_back:]))
-                self.classes += 1
+        self.classes = len(known)
         check(self.classes >= 2, f"there are {self.classes} classes in {', '.join(config.data)}: 2 are needed")
         self.train, self.held_out = np.concatenate(train), np.concatenate(held_out)
 

@@ -19,7 +19,7 @@ from cnaps.training.run import RunFolder, check_environment, environment, latest
 from cnaps.training.settings import build
 
 if TYPE_CHECKING:
-    from cnaps.nn.model import CNAPs
+    from cnaps.nn.task_model import TaskModel
 
 Outcome = tuple[State, int | None]  # where a run stands, and the signal that ended it early, if one did
 
@@ -38,29 +38,30 @@ def pretrain(config: PretrainConfig, folder: str | Path, *, resume: bool = False
     return _run(config, Path(folder), world, lambda: PretrainingJob(config, world), resume)
 
 
-def build_model(config: TrainConfig) -> CNAPs:
+def build_model(config: TrainConfig) -> TaskModel:
     """The model a run starts from: a saved one, or a new phi around given or bundled backbone weights."""
-    from cnaps.nn.checkpoints import load_model
+    from cnaps.nn.checkpoints import load_task_model
 
     torch.manual_seed(config.seed)
-    model = load_model(config.init.model) if config.init.model else _new_model(config)
-    if config.init.regulariser is not None and model.adaptation is not None:
-        for generator in model.adaptation.generators:
-            generator.set_regulariser(config.init.regulariser)  # type: ignore[operator]
+    model = load_task_model(config.init.model) if config.init.model else _new_model(config)
+    adaptation = getattr(model, "adaptation", None)
+    if config.init.regulariser is not None and adaptation is not None:
+        for generator in adaptation.generators:
+            generator.set_regulariser(config.init.regulariser)
     return model
 
 
-def _new_model(config: TrainConfig) -> CNAPs:
+def _new_model(config: TrainConfig) -> TaskModel:
     from cnaps.nn.model import ModelConfig
-    from cnaps.paper.learners import find_learner
+    from cnaps.nn.task_model import find_recipe
 
     table = dict(config.model)
     if "preset" in table:
         table = asdict(ModelConfig.preset(str(table.pop("preset")))) | table
-    entry = find_learner(config.learner or "cnaps")
+    recipe = find_recipe(config.learner or "cnaps")
     if config.learner:
-        table |= entry.config
-    model = entry.model(build(ModelConfig, table, "model."))
+        table |= recipe.config
+    model = recipe.model(build(ModelConfig, table, "model."))
     source = config.init.backbone
     if source == "auto":
         if model.backbone.pretrained is not None:

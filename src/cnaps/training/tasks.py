@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,9 @@ class TaskStream(Sequence[TaskDescription]):
         )
         self._seed, self._total = seed, tasks.total
         self._samplers = [_sampler(collection, split, tasks, limits, seed) for collection, split in sets]
+        counts = [len(c.classes if split is None else c.splits[split]) for c, split in sets]
+        shares = np.array(counts, dtype=float) ** tasks.balance
+        self._ends = np.cumsum(shares / shares.sum())
 
     def __len__(self) -> int:
         return self._total
@@ -52,7 +55,15 @@ class TaskStream(Sequence[TaskDescription]):
         if not 0 <= index < self._total:
             raise IndexError(index)
         draw = np.random.default_rng((self._seed, index, 1)).random()
-        return self._samplers[int(draw * len(self._samplers))].describe(index)
+        place = int(np.searchsorted(self._ends, draw, side="right"))
+        return self._samplers[min(place, len(self._samplers) - 1)].describe(index)
+
+
+def task_size(sizes: Mapping[str, Sequence[int]], default: int, seed: int, description: TaskDescription) -> int:
+    """The size at which a training task is read: one of those of its collection, by chance."""
+    choices = sizes.get(description.collection) or sizes.get("others") or [default]
+    draw = np.random.default_rng((seed, description.index, 3)).random()
+    return int(choices[int(draw * len(choices))])
 
 
 def validation_sampler(collection: Collection, split: str | None, config: TrainConfig) -> Sampler:

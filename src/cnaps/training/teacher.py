@@ -15,7 +15,6 @@ from torch.nn import functional as F
 from cnaps.episodes import Task
 from cnaps.nn.adapted import Adapted, default_chunk
 from cnaps.nn.backbones import Backbone
-from cnaps.nn.backbones.base import pool
 from cnaps.nn.film import fold
 from cnaps.training.config import Teaching
 
@@ -29,6 +28,7 @@ class Teacher:
         self._device = next(backbone.parameters()).device
         modules, units = [backbone.stem, *backbone.stages], [backbone.stem_units, *backbone.stage_units]
         self._network = [fold(module, its_units) for module, its_units in zip(modules, units, strict=True)]
+        self._pool = backbone.pools[-1]
         self._known: dict[tuple[str, str], Tensor] = {}
 
     def teaches(self, collection: str) -> bool:
@@ -60,4 +60,4 @@ class Teacher:
         x = self._normalisation(large.to(self._device))
         for module in self._network:
             x = module(x)
-        return pool(x).half().cpu()
+        return self._pool(x).half().cpu()

@@ -84,9 +84,16 @@ def read_ilsvrc(tree: Tree) -> Plan:
     plan = plan_files(tree, found)
     wordnet = _wordnet(tree, "wordnet.is_a.txt"), _wordnet(tree, "words.txt")
     if wordnet[0] and wordnet[1]:
-        hierarchy = Hierarchy.from_files(wordnet[0], wordnet[1], plan.classes)
-        plan.hierarchy, plan.published = hierarchy.describe(), hierarchy.splits
+        add_wordnet(plan, wordnet[0], wordnet[1], nodes=True)
     return plan
+
+
+def add_wordnet(plan: Plan, is_a: Path, words: Path, *, nodes: bool) -> None:
+    """Meta-Dataset's split of ImageNet's classes; with `nodes`, its tasks from the nodes of WordNet too."""
+    hierarchy = Hierarchy.from_files(is_a, words, plan.classes)
+    plan.published = hierarchy.splits
+    if nodes:
+        plan.hierarchy = hierarchy.describe()
 
 
 def _wordnet(tree: Tree, file: str) -> Path | None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from cnaps.errors import InputError
-from cnaps.nn.film import Unit, foldable_units, norm_at, unite
+from cnaps.nn.film import Unit, foldable_units, give_shifts, norm_at, norm_channels, unite
 from cnaps.weights import package_weights
 
 
@@ -48,8 +49,9 @@ class PackageWeights:
 class Backbone(nn.Module):
     """A network cut into an un-adapted stem and stages with FiLM sites; the feature is the pooled last stage.
 
-    Any network fits: give its stem, its stages and, unless every batch norm of the stages is to be a FiLM site,
-    the names of those that are. Channels, feature size and what can be folded are found out by one trial run.
+    Any network fits: give its stem, its stages and, unless every norm of the stages is to be a FiLM site, the
+    names of those that are. `pools` make a row for each image of what the stem and each stage give; without them
+    it is the mean over the map. Channels, feature size and what can be folded are found out by one trial run.
 
     >>> from torch import nn
     >>> def stage(i, o):
@@ -66,38 +68,43 @@ class Backbone(nn.Module):
         *,
         image_size: int,
         sites: Sequence[Sequence[str]] | None = None,
+        pools: Iterable[nn.Module] | None = None,
         normalisation: Normalisation | None = None,
         min_image_size: int = 32,
         size_step: int = 1,
-        pretrained: PackageWeights | None = None,
+        pretrained: Callable[[], dict[str, Tensor]] | None = None,
     ) -> None:
         super().__init__()
         self.name = ""  # set by the registry
         self.stem = stem
         self.stages = nn.ModuleList(stages)
+        self.pools = nn.ModuleList(pools or (MapMean() for _ in range(len(self.stages) + 1)))
+        for stage in self.stages:
+            give_shifts(stage)
         self.image_size = image_size
         self.min_image_size = min_image_size
         self.size_step = size_step  # a graph drawn at one size holds for others in such steps; 0: for none
         self.normalisation = normalisation or Normalisation()
         self.sites = [list(s) for s in sites] if sites is not None else [_norms(s) for s in self.stages]
-        self.pretrained = pretrained  # weights that come with an installed package, if there are any
+        self.pretrained = pretrained  # weights of an installed package (`PackageWeights`) or a folder, if any
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._try_out()
 
+    @torch.no_grad()
     def _try_out(self) -> None:
         self.eval()
         x = torch.linspace(-1, 1, 3 * self.image_size**2).view(1, 3, self.image_size, self.image_size)
         self.stem_units, x = foldable_units(self.stem, x.contiguous(memory_format=torch.channels_last))
         self.stage_units: list[list[Unit]] = []
-        self.channels = [x.shape[1]]  # of the stem and of each stage
+        self.channels = [self.pools[0](x).shape[1]]  # of the stem and of each stage
         self.site_channels: list[list[int]] = [
-            [norm_at(stage, name).num_features for name in names]
+            [norm_channels(norm_at(stage, name)) for name in names]
             for stage, names in zip(self.stages, self.sites, strict=True)
         ]
-        for stage in self.stages:
+        for stage, pool in zip(self.stages, self.pools[1:], strict=True):
             units, x = foldable_units(stage, x)
             self.stage_units.append(units)
-            self.channels.append(x.shape[1])
+            self.channels.append(pool(x).shape[1])
         self.feature_size = self.channels[-1]
 
     def forward(self, images: Tensor) -> Tensor:
@@ -106,20 +113,31 @@ class Backbone(nn.Module):
         x = images.contiguous(memory_format=torch.channels_last)
         for module, its_units in zip(modules, units, strict=True):
             x = (unite(module, its_units) if torch.is_grad_enabled() else module)(x)
-        return pool(x)
+        return self.pools[-1](x)
+
+    def digest(self) -> str:
+        """A hash of every weight, by name."""
+        digest = hashlib.sha256()
+        for name, value in sorted(self.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()[:16]
 
     def load_pretrained(self) -> Backbone:
-        """Load the weights that come with an installed package."""
+        """Load the weights of an installed package or of the folder that the backbone is named after."""
         if self.pretrained is None:
             raise InputError(f"backbone {self.name!r} has no pre-trained weights; train it or load a checkpoint")
         self.load_state_dict(self.pretrained())
         return self
 
 
-def pool(maps: Tensor) -> Tensor:
-    """Mean over the map, (N, C, H, W) -> (N, C)."""
-    return maps.mean((2, 3))
+class MapMean(nn.Module):
+    """Mean over the map."""
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """(N, C, H, W) -> (N, C)."""
+        return maps.mean((2, 3))
 
 
 def _norms(stage: nn.Module) -> list[str]:
-    return [name for name, module in stage.named_modules() if isinstance(module, nn.BatchNorm2d)]
+    return [name for name, module in stage.named_modules() if norm_channels(module)]

@@ -19,6 +19,7 @@ from torch import Tensor
 from cnaps.bridge.engine import TorchEngine
 from cnaps.data.collection import Collection
 from cnaps.errors import DataError, InputError
+from cnaps.nn.model import CNAPs
 from cnaps.paper.experiments.reporting import COLOURS, Report, Table, new_figure
 from cnaps.paper.experiments.scores import Estimate, ScoreBook, append_lines, read_lines
 from cnaps.paper.learners import FeatureLearner, FrozenFeatures, Learner
@@ -104,7 +105,7 @@ def acquire(features: Tensor, deal: Deal, fit: Fit, plan: Plan, strategy: str, s
 
 def adaptive(learner: Learner, pixels: Tensor, deal: Deal) -> tuple[Tensor, Fit]:
     """Features of all images under the FiLM of the first labels, and how classifiers are made of them."""
-    if not isinstance(learner, TrainedLearner):
+    if not isinstance(learner, TrainedLearner) or not isinstance(learner.model, CNAPs):
         raise InputError("active learning needs features that stay: cnaps, or a method on frozen features")
     examples = Examples(pixels[deal.start].numpy(), deal.labels[deal.start].tolist())
     fitted = FittedTask.learn(TorchEngine(learner.model), examples)
@@ -158,10 +159,8 @@ def active_runs(
                         new = [i for i, row in enumerate(deal.rows.tolist()) if row not in known]
                         if new:
                             known.update(zip(deal.rows[new].tolist(), frozen(pixels[new]), strict=True))
-                        features, fit = (
-                            torch.stack([known[row] for row in deal.rows.tolist()]),
-                            frozen_fit(learner),
-                        )
+                        every = torch.stack([known[row] for row in deal.rows.tolist()])
+                        features, fit = learner.frozen.narrow(every), frozen_fit(learner)
                     else:
                         features, fit = adaptive(learner, pixels, deal)
                     curves = {

@@ -11,7 +11,7 @@ from cnaps.errors import InputError
 from cnaps.nn.backbones import Backbone
 from cnaps.paper.experiments.published import published_table
 from cnaps.paper.experiments.reporting import COLOURS, MARKERS, Report, Table, new_figure
-from cnaps.paper.experiments.scores import Estimate, Scores
+from cnaps.paper.experiments.scores import Estimate, Scores, without_seed
 from cnaps.paper.learners.gradient import film_layers, residual_adapters
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ def comparison_report(data: dict[str, Any]) -> Report:
     sets, whom to compare `against`, perhaps rows of `parameters`, and `beside`, whose published table to show.
     """
     name = data["name"]
-    scores, learners, against = Scores.from_json(data["scores"]), list(data["setup"]["learner"]), data["against"]
+    scores, against = Scores.from_json(data["scores"]), data["against"]
+    learners = list(dict.fromkeys(without_seed(who) for who in data["setup"]["learner"]))
     if against not in learners:
         raise InputError(f"cannot compare with {against}: there are results of {', '.join(learners)}")
     others = [who for who in learners if who != against]
@@ -36,11 +37,24 @@ def comparison_report(data: dict[str, Any]) -> Report:
             caption, ["data set", *names], [[row, *[cell(who, some) for who in names]] for row, some in rows]
         )
 
+    calibrated = "calibration" in data["setup"]
+    several = any(len(scores.seeds(who)) > 1 for who in learners)
+    seeded = "; in brackets the standard deviation over training seeds" if several else ""
+    averages = [(row.removeprefix("average, "), some) for row, some in rows if row.startswith("average")]
+    summary = Table(
+        f"Averages over data sets in percent with 95% intervals, and the difference from {against}{seeded}",
+        ["method", *[row for row, _ in averages], "difference"],
+    )
+    for who in learners:
+        cells = [_cell(scores.accuracy(who, some)) + _seeds(scores.spread(who, some)) for _, some in averages]
+        gap = scores.difference(who, against, scores.collections) if who != against else None
+        summary.rows.append([who, *cells, _cell(gap, True)])
     tables = {
+        "averages": summary,
         name: table(
-            "Accuracy in percent, mean over tasks with 95% interval",
+            "Accuracy in percent, mean over tasks with 95% interval" + seeded,
             learners,
-            lambda who, some: _cell(scores.accuracy(who, some)),
+            lambda who, some: _cell(scores.accuracy(who, some)) + _seeds(scores.spread(who, some)),
         ),
         "differences": table(
             f"Difference from {against} on the same tasks, in percentage points",
@@ -48,31 +62,36 @@ def comparison_report(data: dict[str, Any]) -> Report:
             lambda who, some: _cell(scores.difference(who, against, some), True),
         ),
         "calibration": table(
-            "Expected calibration error (15 bins), mean over data sets",
+            "Expected calibration error (15 bins); temperatures of all from the same validation tasks",
             learners,
             lambda who, some: _error(scores.calibration_error(who, some)),
         ),
         "tasks": table(
-            "Number of tasks", learners, lambda who, some: sum(len(scores.column(who, c).index) for c in some)
+            "Number of tasks", learners, lambda who, some: sum(len(scores.tasks(who, c)) for c in some)
         ),
     }
     if not others:
         del tables["differences"]
-    counts = {len(scores.column(who, name).index) for who in learners for name in scores.collections}
+    if not calibrated:  # of one method alone it would say more about the temperature than about the method
+        del tables["calibration"]
+    counts = {len(scores.tasks(who, name)) for who in learners for name in scores.collections}
     if len(counts) == 1:
         del tables["tasks"]
     results = {
         who: {
             row: {
                 "accuracy": _numbers(scores.accuracy(who, some)),
+                "standard deviation over seeds": scores.spread(who, some),
                 f"difference from {against}": _numbers(scores.difference(who, against, some)),
-                "calibration error": scores.calibration_error(who, some),
+                "calibration error": scores.calibration_error(who, some) if calibrated else None,
             }
             for row, some in rows
         }
         for who in learners
     }
-    pictures = {name: _accuracies(scores, learners), "reliability": _reliability(scores, learners)}
+    pictures = {name: _accuracies(scores, learners)}
+    if calibrated:
+        pictures["reliability"] = _reliability(scores, learners)
     if "parameters" in data:
         tables["parameters"] = Table("Numbers that belong to a task", ADAPTER_COLUMNS, data["parameters"])
     if data.get("beside"):
@@ -89,7 +108,7 @@ ADAPTER_COLUMNS = ("adapter", "numbers", "layers", "numbers a layer")
 
 def adapter_rows(backbone: Backbone) -> list[list[Any]]:
     """What FiLM and residual adapters add to each layer and to the whole network, under ADAPTER_COLUMNS."""
-    counts = [[p.numel() for p in part(backbone)[1]] for part in (film_layers, residual_adapters)]
+    counts = [[p.numel() for p in part(backbone).learned] for part in (film_layers, residual_adapters)]
     return [
         ["FiLM", sum(counts[0]), len(counts[0]) // 2, round(2 * sum(counts[0]) / len(counts[0]))],
         ["residual adapters", sum(counts[1]), len(counts[1]), round(sum(counts[1]) / len(counts[1]))],
@@ -152,6 +171,10 @@ def _cell(estimate: Estimate | None, signed: bool = False) -> str:
     if estimate is None:
         return ""
     return estimate.signed if signed else str(estimate)
+
+
+def _seeds(spread: float | None) -> str:
+    return "" if spread is None else f" ({100 * spread:.1f})"
 
 
 def _error(value: float | None) -> str:

@@ -23,10 +23,19 @@ from cnaps.episodes import Sampler, TaskDescription, read_manifest
 from cnaps.episodes.task import flat_rows
 from cnaps.errors import DataError
 from cnaps.nn.backbones import Backbone
-from cnaps.nn.checkpoints import load_model
-from cnaps.nn.model import CNAPs
-from cnaps.paper.experiments.scores import Score, ScoreBook, Scores, measure
-from cnaps.paper.learners import FeatureLearner, FrozenFeatures, Learner, create_learner, find_learner
+from cnaps.nn.checkpoints import load_task_model
+from cnaps.nn.task_model import TaskModel
+from cnaps.paper.experiments.scores import (
+    Calibration,
+    Score,
+    ScoreBook,
+    Scores,
+    fit_calibration,
+    measure,
+    temperature,
+    without_seed,
+)
+from cnaps.paper.learners import FEATURES, FeatureLearner, FrozenFeatures, Learner, create_learner, find_learner
 from cnaps.parallel import read_ahead
 from cnaps.progress import progress_bar
 
@@ -64,7 +73,7 @@ class TaskSet:
         return cls(found, {name: some[:count] for name, some in tasks.items()}, {"manifest": digest})
 
 
-def seen_in_training(model: CNAPs, task_set: TaskSet, title: str) -> list[str]:
+def seen_in_training(model: TaskModel, task_set: TaskSet, title: str) -> list[str]:
     """What to know of the tasks' classes before their accuracy is believed, a sentence each."""
     noted = model.notes.get("trained_on")
     if noted is None:
@@ -90,7 +99,7 @@ def seen_in_training(model: CNAPs, task_set: TaskSet, title: str) -> list[str]:
 
 
 class FeatureStore:
-    """Frozen features of a collection's images, filled in as tasks ask for them."""
+    """Frozen features of every stage of a collection's images, filled in as tasks ask for them."""
 
     def __init__(self, frozen: FrozenFeatures, count: int) -> None:
         self._frozen = frozen
@@ -118,6 +127,7 @@ def evaluate(
     *,
     size: int,
     world: World | None = None,
+    temperatures: Mapping[str, Calibration] | None = None,
 ) -> Scores:
     """Score every learner on every task that is not in the book yet; gives all scores of the book."""
     done = book.read()
@@ -129,7 +139,8 @@ def evaluate(
             todo = [each for each in described if any((who, name, each.index) not in done for who in learners)]
             mine = [todo[i] for i in (world.share(range(len(todo))) if world else range(len(todo)))]
             row = bar.add_task(name, total=len(mine), note="")
-            for task in _Runner(learners, frozen, task_set.collections[name], size, done).run(mine):
+            runner = _Runner(learners, frozen, task_set.collections[name], size, done, temperatures or {})
+            for task in runner.run(mine):
                 book.append(task)
                 bar.update(row, advance=1, note="  ".join(f"{s.learner} {s.accuracy:.3f}" for s in task))
     if world is not None:
@@ -147,7 +158,9 @@ class _Runner:
         collection: Collection,
         size: int,
         done: Mapping[tuple[str, str, int], Score],
+        temperatures: Mapping[str, Calibration],
     ) -> None:
+        self.temperatures = temperatures
         self.learners, self.collection, self.size, self.done = learners, collection, size, done
         self.store = FeatureStore(frozen, len(collection))
 
@@ -173,37 +186,54 @@ class _Runner:
         frozen = isinstance(learner, FeatureLearner)
         learn = learner.fit if isinstance(learner, FeatureLearner) else learner.adapt
         given, asked = ((self.store.get if frozen else _stack)(rows, images) for rows in (context, targets))
+        if isinstance(learner, FeatureLearner):
+            given, asked = learner.frozen.narrow(given), learner.frozen.narrow(asked)
         began = time.perf_counter()
         logits = learn(given, torch.from_numpy(labels))(asked)
         seconds = round(time.perf_counter() - began, 4)
+        if name in self.temperatures:
+            logits = logits / temperature(self.temperatures[name], described.ways, len(context))
         result = measure(logits.float().cpu(), torch.from_numpy(target_labels))
         where = (name, self.collection.name, described.index, described.ways, len(context))
         return Score(*where, **result, seconds=seconds)
 
 
-def load_learners(chosen: Iterable[str], base: CNAPs) -> tuple[dict[str, Learner], dict[str, str]]:
-    """Methods by label, and a fingerprint of what each was made from."""
+def load_learners(chosen: Iterable[str], base: TaskModel) -> tuple[dict[str, Learner], dict[str, str]]:
+    """Methods by label, and a fingerprint of what each was made from.
+
+    Of a method without training, `name@last` and `name@all` say which features it reads; else as `base` has them.
+    `name#1` is a model of another training seed: reports join those of one name.
+    """
     methods: dict[str, Learner] = {}
     identities: dict[str, str] = {}
     for entry in chosen:
         label, _, folder = entry.partition("=")
-        method = label.partition("@")[0]
-        own = load_model(folder) if folder else base
-        methods[label] = create_learner(method, own)
-        trained = find_learner(method).trained
-        identities[label] = own.fingerprint() if trained else f"backbone {_fingerprint(own.backbone)}"
+        method, _, variant = without_seed(label).partition("@")
+        own = load_task_model(folder) if folder else base
+        features = variant if variant in FEATURES else own.config.features
+        methods[label] = create_learner(method, own, features)
+        identities[label] = own.fingerprint()
+        if not find_learner(method).trained:
+            identities[label] = f"backbone {_fingerprint(own.backbone)}, {features} features"
     return methods, identities
 
 
 def compare(
-    model: str, chosen: Iterable[str], task_set: TaskSet, out: str | Path, *, size: int | None = None
+    model: str,
+    chosen: Iterable[str],
+    task_set: TaskSet,
+    out: str | Path,
+    *,
+    size: int | None = None,
+    calibration: str | Path | None = None,
 ) -> dict[str, Any] | None:
     """Evaluate `name`, `name=FOLDER` or `name@variant=FOLDER` entries, by all processes; the first has the result.
 
-    Methods without a model of their own use `model`, and all share its backbone. The result, setup and scores, is
-    plain data for `comparison_report`.
+    Methods without a model of their own use `model`, and all share its backbone. With `calibration`, a folder of
+    results of the same methods on validation tasks, every method gets a temperature from them in the same way. The
+    result, setup and scores, is plain data for `comparison_report`.
     """
-    base = load_model(model)
+    base = load_task_model(model)
     side = size or base.image_size
     methods, identities = load_learners(chosen, base)
     world = join_world()
@@ -214,11 +244,38 @@ def compare(
         "data set": {name: task_set.collections[name].fingerprint for name in task_set.tasks},
         "learner": identities,
     }
+    temperatures = _temperatures(calibration, identities) if calibration else {}
+    if temperatures:
+        setup["calibration"] = {label: list(abc) for label, abc in temperatures.items()}
     merged = book.agree(setup, write=main)
-    scores = evaluate(methods, FrozenFeatures(base.backbone), task_set, book, size=side, world=world)
+    scores = evaluate(
+        methods,
+        FrozenFeatures(base.backbone, every_stage=True),
+        task_set,
+        book,
+        size=side,
+        world=world,
+        temperatures=temperatures,
+    )
     if world is not None:
         world.close()
     return {"setup": merged, "scores": scores.to_json()} if main else None
+
+
+def _temperatures(folder: str | Path, identities: Mapping[str, str]) -> dict[str, Calibration]:
+    """For each learner the temperature under which its own validation tasks are most likely."""
+    book = ScoreBook(folder)
+    found, known = list(book.read().values()), book.setup.get("learner", {})
+    for label, identity in identities.items():
+        if known.get(label) != identity:
+            raise DataError(
+                f"{folder} has no results of {label} as it is now: evaluate it on validation tasks first"
+            )
+    temperatures = {}
+    for label in identities:
+        a, b, c = fit_calibration([score for score in found if score.learner == label])
+        temperatures[label] = (round(a, 4), round(b, 4), round(c, 4))
+    return temperatures
 
 
 def _fingerprint(backbone: Backbone) -> str:

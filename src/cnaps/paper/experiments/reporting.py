@@ -6,8 +6,11 @@ import base64
 import csv
 import html
 import io
+import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,6 +123,15 @@ class Report:
             f'<title>{title}</title><meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
             f"<h1>{title}</h1>{body}</html>\n"
         )
+
+
+def provenance() -> dict[str, Any]:
+    """The command that is running and the versions of what it runs on: kept with every result."""
+    import platform
+
+    packages = ("cnaps", "torch", "numpy", "scikit-learn")
+    versions = {name: metadata.version(name) for name in packages} | {"python": platform.python_version()}
+    return {"command": shlex.join(["cnaps", *sys.argv[1:]]), "versions": versions}
 
 
 def check_results_folder(folder: Path) -> None:

@@ -19,6 +19,7 @@ from cnaps.errors import CnapsError, DataError, InputError
 from cnaps.files import write_json
 
 T = TypeVar("T")
+Calibration = tuple[float, float, float]  # a, b, c of log T = a + b log(ways) + c log(shots)
 BINS = 15  # of the confidence, for the calibration error
 LOG_TEMPERATURES = np.linspace(-1.2, 1.2, 13)  # at which likelihoods are kept, so that calibration needs no logits
 
@@ -227,37 +228,78 @@ class Scores:
 
     def accuracy(self, learner: str, collections: Sequence[str]) -> Estimate | None:
         """The accuracy on a data set, or the mean over several; None where one is missing."""
-        lists = [self.column(learner, name).accuracy for name in collections]
-        return Estimate.average([Estimate.of(each) for each in lists]) if lists and all(lists) else None
+        return over_tasks([self.tasks(learner, name) for name in collections])
 
     def difference(self, learner: str, other: str, collections: Sequence[str]) -> Estimate | None:
         """By how much `learner` is more accurate than `other`, over the tasks that both have done."""
         parts = []
         for name in collections:
-            columns = (self.column(who, name) for who in (learner, other))
-            first, second = (dict(zip(c.index, c.accuracy, strict=True)) for c in columns)
-            common = sorted(first.keys() & second.keys())
-            if not common:
-                return None
-            parts.append(Estimate.of([first[i] - second[i] for i in common]))
-        return Estimate.average(parts) if parts else None
+            first, second = (self.tasks(who, name) for who in (learner, other))
+            parts.append({i: first[i] - second[i] for i in first.keys() & second.keys()})
+        return over_tasks(parts)
+
+    def seeds(self, learner: str) -> list[str]:
+        """The columns of a learner: its own, or one for each seed that it was trained with (`name#1`)."""
+        return [who for who in self.columns if learner in (who, without_seed(who))]
+
+    def spread(self, learner: str, collections: Sequence[str]) -> float | None:
+        """The standard deviation of the accuracy over training seeds; None where there are no two."""
+        found = [self.accuracy(who, collections) for who in self.seeds(learner)]
+        means = [each.mean for each in found if each is not None]
+        return float(np.std(means, ddof=1)) if len(means) > 1 else None
+
+    def tasks(self, learner: str, collection: str) -> dict[int, float]:
+        """The accuracy on each task by its index; the mean over seeds, where all have done it."""
+        columns = [self.column(who, collection) for who in self.seeds(learner)]
+        found = [dict(zip(column.index, column.accuracy, strict=True)) for column in columns]
+        common = set.intersection(*(set(each) for each in found)) if found else set()
+        return {i: sum(each[i] for each in found) / len(found) for i in sorted(common)}
 
     def reliability(self, learner: str, collections: Sequence[str]) -> np.ndarray:
         """Predictions, sum of confidence and hits in each bin, (3, BINS), over the tasks of some data sets."""
-        return np.sum([self.column(learner, name).bins for name in collections], axis=0)
+        return np.sum([self.column(who, name).bins for who in self.seeds(learner) for name in collections], axis=0)
 
     def calibration_error(self, learner: str, collections: Sequence[str]) -> float | None:
         """The expected calibration error: of each data set, averaged."""
         errors = []
         for name in collections:
-            count, confidence, hits = self.reliability(learner, [name])
-            if count.sum() == 0:
+            if not self.tasks(learner, name):
                 return None
+            count, confidence, hits = self.reliability(learner, [name])
             errors.append(float(np.abs(confidence - hits).sum() / count.sum()))
         return sum(errors) / len(errors) if errors else None
 
 
-def fit_calibration(scores: Sequence[Score]) -> tuple[float, float, float]:
+def without_seed(learner: str) -> str:
+    """The name of a learner without that of a training seed.
+
+    >>> without_seed("cnaps@all#2"), without_seed("logreg")
+    ('cnaps@all', 'logreg')
+    """
+    return learner.partition("#")[0]
+
+
+def over_tasks(sets: Sequence[Mapping[int, float]]) -> Estimate | None:
+    """The mean over data sets, and its interval over the indices of tasks.
+
+    Tasks of one index have like numbers of ways and shots in every data set, since one seed draws them: what is
+    hard in one is hard in the others, and intervals of data sets do not average out as independent ones would.
+    """
+    common = sorted(set.intersection(*(set(values) for values in sets))) if sets else []
+    return Estimate.of([float(np.mean([values[i] for values in sets])) for i in common]) if common else None
+
+
+def temperature(calibration: Calibration, ways: int, context: int) -> float:
+    """T with log T = a + b log(ways) + c log(shots).
+
+    >>> temperature((0.0, 1.0, 0.0), ways=5, context=10)
+    5.0
+    """
+    a, b, c = calibration
+    return round(math.exp(a + b * math.log(ways) + c * math.log(max(1.0, context / ways))), 9)
+
+
+def fit_calibration(scores: Sequence[Score]) -> Calibration:
     """The (a, b, c) of log T = a + b log(ways) + c log(shots) under which the tasks are most likely, by search."""
     ways = np.log([score.ways for score in scores])
     shots = np.log([max(1.0, score.context / score.ways) for score in scores])

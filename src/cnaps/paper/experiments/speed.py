@@ -34,11 +34,13 @@ def measure_speed(
     """5-way tasks with more and more shots: every score, with the time it took."""
     book, scores = ScoreBook(out), Scores({})
     prints = {collection.name: collection.fingerprint for collection in collections}
-    setup = book.agree({"tasks": {"split": split}, "data set": prints, "learner": identities}, write=True)
+    setup = book.agree(
+        {"tasks": {"split": split, "image size": size}, "data set": prints, "learner": identities}, write=True
+    )
     for count in shots:
         drawn = TaskSet.draw(collections, split, tasks, ways=5, shots=count, targets=10)
         named = {f"{name}@{count}": learner for name, learner in learners.items()}
-        scores = evaluate(named, FrozenFeatures(backbone), drawn, book, size=size)
+        scores = evaluate(named, FrozenFeatures(backbone, every_stage=True), drawn, book, size=size)
     return {"setup": setup, "learners": list(learners), "shots": list(shots), "scores": scores.to_json()}
 
 
@@ -77,7 +79,13 @@ def speed_report(data: dict[str, Any]) -> Report:
 
 
 def measure_costs(
-    learners: dict[str, Learner], collection: Collection, *, split: str | None, tasks: int, size: int
+    learners: dict[str, Learner],
+    identities: dict[str, str],
+    collection: Collection,
+    *,
+    split: str | None,
+    tasks: int,
+    size: int,
 ) -> dict[str, Any]:
     """Numbers that belong to a task and the time to find them, for every method on the same tasks."""
     drawn = TaskSet.draw([collection], split, tasks, ways=5, shots=5, targets=1).tasks[collection.name]
@@ -85,7 +93,8 @@ def measure_costs(
     for name, learner in track(learners.items(), "measuring", total=len(learners)):
         seconds, parameters = measure_cost(learner, (task_arrays(collection, each, size) for each in drawn))
         rows.append([name, parameters, round(seconds, 4)])
-    return {"data set": collection.name, "tasks": tasks, "image size": size, "rows": rows}
+    setup = {"data set": {collection.name: collection.fingerprint}, "learner": identities}
+    return {"setup": setup, "data set": collection.name, "tasks": tasks, "image size": size, "rows": rows}
 
 
 def design_space_report(data: dict[str, Any]) -> Report:

@@ -17,7 +17,7 @@ from cnaps.episodes import TaskDescription
 from cnaps.nn.model import CNAPs
 from cnaps.paper.experiments.evaluation import TaskSet
 from cnaps.paper.experiments.reporting import COLOURS, Report, Table, new_figure
-from cnaps.paper.experiments.scores import Estimate, ScoreBook, append_lines, measure, read_lines
+from cnaps.paper.experiments.scores import Estimate, ScoreBook, append_lines, measure, over_tasks, read_lines
 from cnaps.parallel import read_ahead
 from cnaps.progress import track
 from cnaps.runtime.review import judge
@@ -143,8 +143,13 @@ def trust_report(data: dict[str, Any]) -> Report:
     }
     novelty.rows = [[name, *map(str, found), found[0].count] for name, found in aurocs.items()]
     if aurocs:
-        means = [Estimate.average(list(column)) for column in zip(*aurocs.values(), strict=True)]
-        novelty.rows.append(["mean", *map(str, means), means[0].count])
+        means = [
+            over_tasks([{t["task"]: t["auroc"][score] for t in tasks[name] if "auroc" in t} for name in aurocs])
+            for score in _SCORES
+        ]
+        novelty.rows.append(
+            ["mean", *[str(mean or "") for mean in means], sum(e[0].count for e in aurocs.values())]
+        )
     review = Table(
         "10% of the labels flipped: share found (%)",
         ["data set", "among the first 10%", "called suspicious", "of those called, truly flipped", "flipped"],

@@ -13,22 +13,27 @@ from typing import Any
 
 from cnaps.errors import InputError
 from cnaps.nn.backbones import Backbone
+from cnaps.nn.frozen import FrozenFeatures
 from cnaps.nn.model import CNAPs
-from cnaps.paper.learners.base import FeatureLearner, FrozenFeatures, Learner, Predictor
+from cnaps.nn.task_model import Recipe, TaskModel, register_recipe
+from cnaps.paper.learners.base import FeatureLearner, Learner, Predictor
 from cnaps.paper.learners.cnaps import TrainedLearner
 from cnaps.paper.learners.gradient import (
     Descent,
     GradientLearner,
     Part,
     all_layers,
+    all_layers_and_norms,
     film_layers,
     residual_adapters,
 )
 from cnaps.paper.learners.logreg import LogisticRegressionProbe
 from cnaps.paper.learners.maml import Maml, ProtoMaml
-from cnaps.paper.learners.prototypes import MatchingNet, ProtoNet
+from cnaps.paper.learners.prototypes import MatchingNet, ProtoNet, TrainedMatchingNet, TrainedProtoNet
 from cnaps.paper.learners.tadam import Tadam
 from cnaps.paper.learners.versa import Versa
+
+FEATURES = ("last", "all")  # of the last stage, or of every stage
 
 
 @dataclass(frozen=True)
@@ -36,13 +41,14 @@ class Entry:
     """A method: what it is called, what it does, how it is made.
 
     A trained method has a `model` class, the `config` that makes it what it is (fields of ModelConfig), and
-    perhaps `theta`, settings of its training. Any other is made by `make` around a backbone.
+    perhaps `theta`, settings of its training. Any other is made by `make` around a backbone, on features of its
+    last stage or of every stage.
     """
 
     name: str
     summary: str
-    make: Callable[[Backbone], Learner] | None = None
-    model: type[CNAPs] = CNAPs
+    make: Callable[[Backbone, bool], Learner] | None = None
+    model: type[TaskModel] = CNAPs
     config: Mapping[str, Any] = field(default_factory=dict)
     theta: Mapping[str, str] = field(default_factory=dict)
 
@@ -51,33 +57,48 @@ class Entry:
         """Whether it needs a model that was trained for it."""
         return self.make is None
 
-    def fits(self, model: CNAPs) -> bool:
+    def fits(self, model: TaskModel) -> bool:
         """Whether a model was trained for this method."""
         same = type(model) is self.model
         return same and all(getattr(model.config, name) == value for name, value in self.config.items())
 
 
 def _frozen(name: str, summary: str, learner: type[FeatureLearner]) -> Entry:
-    return Entry(name, summary, lambda backbone: learner(FrozenFeatures(backbone)))
+    return Entry(name, summary, lambda backbone, every: learner(FrozenFeatures(backbone, every_stage=every)))
 
 
 def _gradient(name: str, summary: str, part: Callable[[Backbone], Part], descent: Descent) -> Entry:
-    return Entry(name, summary, lambda backbone: GradientLearner(name, backbone, part, descent))
+    return Entry(
+        name, summary, lambda backbone, every: GradientLearner(name, backbone, part, descent, every_stage=every)
+    )
 
 
-# MAML's start is theta, so training changes theta; its norms keep their running statistics.
+# MAML's start is theta, so training changes theta; its stored norms stay as they are.
 _THETA = {"mode": "warm-start"}
+_PAPER_HEAD = {"head": "linear", "spread": False}
 
 # What is called tuned was chosen among a few rates on ten tasks of validation classes.
 _ENTRIES = (
     Entry("cnaps", "FiLM and classifier from one pass over the context", config={"adaptation": "film+ar"}),
     Entry("cnaps-no-ar", "CNAPs whose FiLM comes from z_G alone", config={"adaptation": "film"}),
     Entry("cnaps-no-film", "CNAPs without FiLM", config={"adaptation": "none", "embedding_size": 0}),
+    Entry(
+        "cnaps-linear",
+        "the paper's own, with its linear head",
+        config={"adaptation": "film+ar", **_PAPER_HEAD},
+    ),
     Entry("simple-cnaps", "CNAPs with Mahalanobis distances", config={"head": "mahalanobis"}),
     _frozen("protonet", "distance to class means of frozen features", ProtoNet),
     _frozen("matchingnet", "attention over the context by frozen features", MatchingNet),
     _frozen("logreg", "logistic regression on frozen features", LogisticRegressionProbe),
-    _gradient("finetune", "all layers, 200 steps of Adam at 0.01", all_layers, Descent(200, 0.01, batch=8)),
+    Entry("protonet-trained", "distance to class means of trained features", model=TrainedProtoNet),
+    Entry("matchingnet-trained", "attention over the context by trained features", model=TrainedMatchingNet),
+    _gradient(
+        "finetune",
+        "all layers, 75 steps of Adam at 0.01, norms of the context",
+        all_layers_and_norms,
+        Descent(75, 0.01, batch=None),
+    ),
     _gradient(
         "finetune-tuned", "all layers, 25 steps from prototypes", all_layers, Descent(25, 0.0001, "prototypes")
     ),
@@ -94,9 +115,12 @@ _ENTRIES = (
     Entry("fomaml", "first-order MAML, 10 steps at 0.1, 5 more at test", model=Maml, theta=_THETA),
     Entry("proto-maml", "MAML from prototypes, 1 step at 0.02, 5 more at test", model=ProtoMaml, theta=_THETA),
     Entry("versa", "distributions over the classifier's weights", model=Versa),
-    Entry("tadam", "FiLM from the mean class prototype", model=Tadam),
+    Entry("tadam-style", "FiLM from the mean class prototype, in the style of TADAM", model=Tadam),
 )
 _REGISTRY = {entry.name: entry for entry in _ENTRIES}
+for _entry in _ENTRIES:
+    if _entry.trained:
+        register_recipe(Recipe(_entry.name, _entry.model, _entry.config))
 
 
 def list_learners() -> list[Entry]:
@@ -115,11 +139,17 @@ def find_learner(name: str) -> Entry:
     return _REGISTRY[name]
 
 
-def create_learner(name: str, model: CNAPs) -> Learner:
-    """A method around a model: its backbone, and for trained methods the rest of it too."""
+def create_learner(name: str, model: TaskModel, features: str | None = None) -> Learner:
+    """A method around a model: its backbone, and for trained methods the rest of it too.
+
+    `features`, for methods that are not trained: those of the "last" stage or of "all"; as the model has them, if
+    not given.
+    """
     entry = find_learner(name)
+    if features not in (None, *FEATURES):
+        raise InputError(f"features are those of the 'last' stage or of 'all', not {features!r}")
     if entry.make is not None:
-        return entry.make(model.backbone)
+        return entry.make(model.backbone, (features or model.config.features) == "all")
     if not entry.fits(model):
         raise InputError(
             f"this model was not trained as {name}: train one with `cnaps train --learner {name}` "
@@ -128,12 +158,8 @@ def create_learner(name: str, model: CNAPs) -> Learner:
     return TrainedLearner(model, name)
 
 
-def model_class(kind: str) -> type[CNAPs] | None:
-    """The class of models of a kind; None if there is no such kind."""
-    return {entry.model.kind: entry.model for entry in _ENTRIES}.get(kind)
-
-
 __all__ = [
+    "FEATURES",
     "Entry",
     "FeatureLearner",
     "FrozenFeatures",
@@ -142,5 +168,4 @@ __all__ = [
     "create_learner",
     "find_learner",
     "list_learners",
-    "model_class",
 ]

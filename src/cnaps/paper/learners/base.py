@@ -13,12 +13,8 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from cnaps.nn.backbones.base import Backbone, pool
-from cnaps.nn.film import fold
-
-CHUNK = 64  # images run at once where no gradient is wanted
+from cnaps.nn.frozen import CHUNK, FrozenFeatures
 
 
 @dataclass(frozen=True)
@@ -43,22 +39,6 @@ class Learner(Protocol):
         """Learn a task."""
 
 
-class FrozenFeatures:
-    """Pixels -> features (N, d) of unit length, of a backbone as it is; folded, so as fast as can be."""
-
-    def __init__(self, backbone: Backbone) -> None:
-        self.normalisation, self.size = backbone.normalisation, backbone.feature_size
-        found = zip(backbone.stages, backbone.stage_units, strict=True)
-        stages = [fold(stage, units, fuse=True) for stage, units in found]
-        self._network = nn.Sequential(fold(backbone.stem, backbone.stem_units, fuse=True), *stages)
-
-    @torch.no_grad()
-    def __call__(self, pixels: Tensor) -> Tensor:
-        """(N, 3, S, S) -> (N, d)."""
-        parts = [pool(self._network(self.normalisation(part))) for part in pixels.split(CHUNK)]
-        return F.normalize(torch.cat(parts), dim=1)
-
-
 class FeatureLearner(ABC):
     """A method that needs no more than frozen features; many tasks can then share those of one image."""
 
@@ -75,6 +55,26 @@ class FeatureLearner(ABC):
         """Learn a task from pixels."""
         fitted = self.fit(self.frozen(images), labels)
         return replace(fitted, logits=lambda pixels: fitted.logits(self.frozen(pixels)))
+
+
+@dataclass
+class FittedTask:
+    """What a trained method has learned of a task: a network to features, a classifier of them."""
+
+    classes: Tensor  # sorted labels (C,)
+    features: Callable[[Tensor], Tensor]  # float images (M, 3, H, W) -> (M, d)
+    classify: Callable[[Tensor], Tensor]  # (M, d) -> (M, C)
+    numbers: int  # that belong to the task alone
+
+    def logits(self, images: Tensor) -> Tensor:
+        """(M, 3, H, W) -> (M, C)."""
+        return self.classify(self.features(images))
+
+
+def count_numbers(classifier: object) -> int:
+    """How many numbers a classifier consists of."""
+    held = classifier.buffers() if isinstance(classifier, nn.Module) else vars(classifier).values()
+    return sum(value.numel() for value in held if isinstance(value, Tensor))
 
 
 def class_means(features: Tensor, labels: Tensor) -> Tensor:

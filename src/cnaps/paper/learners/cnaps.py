@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from cnaps.nn.model import Adapted, CNAPs
-from cnaps.paper.learners.base import Predictor
-from cnaps.paper.learners.maml import MamlAdapted
+from cnaps.nn.adapted import Adapted
+from cnaps.nn.task_model import Fitted, TaskModel
+from cnaps.paper.learners.base import FittedTask, Predictor, count_numbers
 
 
 class TrainedLearner:
     """A trained model behind the common protocol, calibrated where the model says how."""
 
-    def __init__(self, model: CNAPs, name: str = "cnaps") -> None:
+    def __init__(self, model: TaskModel, name: str = "cnaps") -> None:
         self.model, self.name = model, name
 
     @torch.no_grad()
@@ -30,9 +30,8 @@ class TrainedLearner:
         )
 
 
-def _count(adapted: Adapted | MamlAdapted) -> int:
-    if isinstance(adapted, MamlAdapted):
-        return sum(value.numel() for value in adapted.weights.values())
-    made = adapted.classifier
-    numbers = made.buffers() if isinstance(made, nn.Module) else vars(made).values()
-    return len(adapted.film) + sum(value.numel() for value in numbers if isinstance(value, Tensor))
+def _count(fitted: Fitted) -> int:
+    if isinstance(fitted, Adapted):
+        return len(fitted.film) + count_numbers(fitted.classifier)
+    assert isinstance(fitted, FittedTask)
+    return fitted.numbers

@@ -7,7 +7,7 @@ learned with it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,15 +15,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cnaps.nn.backbones.base import Backbone, pool
+from cnaps.nn.backbones import Backbone
 from cnaps.nn.film import bind, unite
+from cnaps.nn.frozen import feature_groups, staged_features, unit_features
 from cnaps.paper.learners.base import Predictor, class_means
 from cnaps.paper.learners.prototypes import ProtoNet
 
 PATIENCE = 20  # steps that a network may say the same of every image before learning ends
 
-# float images -> features (N, d), and the tensors to learn
-Part = tuple[Callable[[Tensor], Tensor], list[Tensor]]
+
+@dataclass(frozen=True)
+class Part:
+    """What of a network a task learns."""
+
+    modules: Callable[[], list[nn.Module]]  # the stem and the stages as they are now
+    learned: list[Tensor]
+    # These normalise by the batch at hand while a task is learned, and by the whole context from then on.
+    norms: Sequence[nn.BatchNorm2d] = ()
 
 
 @dataclass(frozen=True)
@@ -33,31 +41,48 @@ class Descent:
     steps: int
     rate: float  # of Adam
     head: Literal["zeros", "prototypes"] = "zeros"
-    batch: int = 16  # context images a step
+    batch: int | None = 16  # context images a step; None: all of them
 
 
 class GradientLearner:
-    """Adam on the cross-entropy of the context, batch norms with their stored statistics."""
+    """Adam on the cross-entropy of the context, on features of the last stage or of every stage."""
 
-    def __init__(self, name: str, backbone: Backbone, part: Callable[[Backbone], Part], descent: Descent) -> None:
+    def __init__(
+        self,
+        name: str,
+        backbone: Backbone,
+        part: Callable[[Backbone], Part],
+        descent: Descent,
+        *,
+        every_stage: bool = False,
+    ) -> None:
         self.name, self.backbone, self.part, self.descent = name, backbone, part, descent
+        self.every_stage = every_stage
 
     @torch.enable_grad()
     def adapt(self, images: Tensor, labels: Tensor) -> Predictor:
         """Learn a copy of what is to be learned; the backbone itself stays as it is."""
-        network, learned = self.part(self.backbone)
-        embed = self._unit(network) if self.descent.head == "prototypes" else network
-        pixels = self.backbone.normalisation
+        part, pixels = self.part(self.backbone), self.backbone.normalisation
+        from_prototypes = self.descent.head == "prototypes"
+        groups = feature_groups(self.backbone, every_stage=self.every_stage)
+        batch = self.descent.batch or len(images)
+
+        def embed(images: Tensor) -> Tensor:
+            features = staged_features(
+                part.modules(), self.backbone.pools[1:], pixels(images), every_stage=self.every_stage
+            )
+            return unit_features(features, groups) if from_prototypes else features
+
         with torch.no_grad():
-            features = torch.cat([embed(pixels(part)) for part in images.split(self.descent.batch)])
-            weight, bias = start_head(features, labels, prototypes=self.descent.head == "prototypes")
-        parameters = [*learned, weight.requires_grad_(), bias.requires_grad_()]
+            features = torch.cat([embed(some) for some in images.split(batch)])
+            weight, bias = start_head(features, labels, prototypes=from_prototypes)
+        parameters = [*part.learned, weight.requires_grad_(), bias.requires_grad_()]
         optimiser = torch.optim.Adam(parameters, lr=self.descent.rate, fused=True)
         generator = torch.Generator().manual_seed(0)
         collapsed = 0  # steps in a row
         for _ in range(self.descent.steps):
-            some = torch.randperm(len(labels), generator=generator)[: self.descent.batch]
-            features = embed(pixels(images[some]))
+            some = torch.randperm(len(labels), generator=generator)[:batch]
+            features = embed(images[some])
             loss = F.cross_entropy(F.linear(features, weight, bias), labels[some])
             optimiser.zero_grad()
             loss.backward()
@@ -65,12 +90,13 @@ class GradientLearner:
             collapsed = collapsed + 1 if _all_alike(features.detach()) else 0
             if collapsed == PATIENCE:
                 break  # it says the same of every image: what further steps can change is the bias
+        if part.norms:
+            with torch.no_grad():
+                embed(images)  # leaves the context's statistics in the norms
+            for norm in part.norms:
+                norm.eval()
         count = sum(value.numel() for value in parameters)
-        return Predictor(lambda x: F.linear(embed(pixels(x)), weight, bias), count)
-
-    @staticmethod
-    def _unit(network: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        return lambda images: F.normalize(network(images), dim=1)
+        return Predictor(lambda x: F.linear(embed(x), weight, bias), count)
 
 
 def _all_alike(features: Tensor) -> bool:
@@ -89,9 +115,19 @@ def start_head(features: Tensor, labels: Tensor, *, prototypes: bool) -> tuple[T
 
 
 def all_layers(backbone: Backbone) -> Part:
-    """Every weight: fine-tuning."""
+    """Every weight: fine-tuning. Norms keep their stored statistics."""
     network = copy.deepcopy(backbone).requires_grad_(True)
-    return network, list(network.parameters())
+    return Part(lambda: united_modules(network), list(network.parameters()))
+
+
+def all_layers_and_norms(backbone: Backbone) -> Part:
+    """Every weight, normalised by the context's own statistics as in Meta-Dataset."""
+    network = copy.deepcopy(backbone).requires_grad_(True)
+    norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
+    for norm in norms:
+        norm.train()
+        norm.momentum = 1.0  # remember the last batch alone
+    return Part(lambda: united_modules(network), list(network.parameters()), norms)
 
 
 def film_layers(backbone: Backbone) -> Part:
@@ -101,14 +137,12 @@ def film_layers(backbone: Backbone) -> Part:
         for sites in backbone.site_channels
     ]
 
-    def network(images: Tensor) -> Tensor:
-        x = backbone.stem(images.contiguous(memory_format=torch.channels_last))
+    def modules() -> list[nn.Module]:
         parts = zip(backbone.stages, backbone.sites, backbone.stage_units, film, strict=True)
-        for stage, sites, units, values in parts:
-            x = unite(bind(stage, sites, values), units)(x)
-        return pool(x)
+        stages = [unite(bind(stage, sites, values), units) for stage, sites, units, values in parts]
+        return [backbone.stem, *stages]
 
-    return network, [value for stage in film for site in stage for value in site]
+    return Part(modules, [value for stage in film for site in stage for value in site])
 
 
 def residual_adapters(backbone: Backbone) -> Part:
@@ -120,7 +154,13 @@ def residual_adapters(backbone: Backbone) -> Part:
             if isinstance(module, nn.Conv2d) and max(module.kernel_size) > 1:
                 adapters.append(ParallelAdapter(module))
                 stage.set_submodule(name, adapters[-1])
-    return network, [adapter.weight for adapter in adapters]
+    return Part(lambda: united_modules(network), [adapter.weight for adapter in adapters])
+
+
+def united_modules(network: Backbone) -> list[nn.Module]:
+    """Stem and stages, each unit one operation with gradients where that can be."""
+    units = [network.stem_units, *network.stage_units]
+    return [unite(module, some) for module, some in zip([network.stem, *network.stages], units, strict=True)]
 
 
 class ParallelAdapter(nn.Module):

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cnaps.paper.learners.base import FeatureLearner, FrozenFeatures, Predictor
+from cnaps.nn.frozen import FrozenFeatures
+from cnaps.paper.learners.base import FeatureLearner, Predictor
 
 
 class LogisticRegressionProbe(FeatureLearner):

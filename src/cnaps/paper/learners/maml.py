@@ -2,46 +2,54 @@
 
 The start is the backbone itself, trained with `cnaps train --learner fomaml`; a task's weights are the start plus
 what the steps added, and the gradient of the targets' loss goes to the start as if the steps were constants.
+
+As in Meta-Dataset, norms take the statistics of the context, for its own images and for the targets', and steps
+and rates are its best ones. Unlike there, the gradient of a step is no longer than `clip`: the first steps of 0.1
+tear a network that was trained by classification and not yet on tasks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from cnaps.maths.heads import LinearClassifier
 from cnaps.nn.backbones import Backbone
-from cnaps.nn.checks import check_labels
-from cnaps.nn.model import CNAPs, ModelConfig
-from cnaps.paper.learners.base import CHUNK
-from cnaps.paper.learners.gradient import start_head
+from cnaps.nn.checks import check_images, check_labels
+from cnaps.nn.film import skeleton
+from cnaps.nn.frozen import feature_groups, staged_features, unit_features
+from cnaps.nn.model import ModelConfig
+from cnaps.nn.task_model import TaskModel
+from cnaps.paper.learners.base import FittedTask
+from cnaps.paper.learners.gradient import start_head, united_modules
 
 Weights = dict[str, Tensor]
 
 
-class Maml(CNAPs):
+class Maml(TaskModel):
     """First-order MAML: a zero classifier, plain gradient steps on everything; more of them when tested."""
 
     kind = "fomaml"
     steps, more_steps, rate, prototypes = 10, 5, 0.1, False
-    clip = 1.0  # the longest gradient of a step: steps of 0.1 tear a network that was not meta-trained yet
+    clip = 1.0  # the longest gradient of a step
+    context_norms = True  # statistics of the context; else those that the norms have stored
 
     def __init__(self, config: ModelConfig | None = None, backbone: Backbone | None = None) -> None:
-        # none of CNAPs' networks takes part; the mahalanobis head is one without weights
-        plain = {"adaptation": "none", "embedding_size": 0, "head": "mahalanobis", "features": "last"}
-        super().__init__(replace(config or ModelConfig(), **plain), backbone)  # type: ignore[arg-type]
+        super().__init__(config or ModelConfig(), backbone)
+        self.every_stage = self.config.features == "all"
+        self.groups = feature_groups(self.backbone, every_stage=self.every_stage)
+        self.train(False)
 
     def phi_parameters(self) -> Iterator[nn.Parameter]:
         """What is meta-learned: the start."""
         yield from self.backbone.parameters()
 
-    def adapt(self, images: Tensor, labels: Tensor, **_: object) -> MamlAdapted:  # type: ignore[override]
+    def adapt(self, images: Tensor, labels: Tensor, **_: object) -> FittedTask:
         """Take the steps; with gradients enabled, those of training."""
+        check_images(images, "context images", self.backbone.min_image_size)
         training = torch.is_grad_enabled()
         classes, index = check_labels(labels, len(images))
         start: Weights = dict(self.backbone.named_parameters())
@@ -50,36 +58,75 @@ class Maml(CNAPs):
         now = {name: value.detach().clone() for name, value in start.items()}
         for _step in range(self.steps + (0 if training else self.more_steps)):
             slopes = self._slopes(now, images, index)
-            now = {name: value - self.rate * slopes[name] for name, value in now.items()}
+            now = {name: value.detach() - self.rate * slopes[name] for name, value in now.items()}
         # the value of `now`, the gradient of `start`
-        adapted = {name: value + (now[name] - value).detach() for name, value in start.items()}
-        return MamlAdapted(self, adapted if training else now, classes)
+        adapted = (
+            {name: value + (now[name] - value).detach() for name, value in start.items()} if training else now
+        )
+        norms = self._statistics(now, images)
+        return FittedTask(
+            classes,
+            lambda x: self.embed(adapted, x, norms),
+            lambda features: F.linear(features, adapted["head.weight"], adapted["head.bias"]),
+            sum(value.numel() for value in adapted.values()),
+        )
 
     def _head(self, start: Weights, images: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         if not self.prototypes:
-            size = (int(index.max()) + 1, self.backbone.feature_size)
+            size = (int(index.max()) + 1, sum(self.groups))
             return images.new_zeros(size), images.new_zeros(size[0])
-        features = torch.cat([self.embed(start, part) for part in images.split(CHUNK)])
-        return start_head(features, index, prototypes=True)
+        return start_head(self.embed(start, images), index, prototypes=True)
 
     @torch.enable_grad()
     def _slopes(self, now: Weights, images: Tensor, index: Tensor) -> Weights:
-        """The gradient of the context's mean loss, added up over parts."""
+        """The gradient of the context's mean loss, no longer than `clip`."""
         now = {name: value.requires_grad_() for name, value in now.items()}
-        total = {name: torch.zeros_like(value) for name, value in now.items()}
-        for part, labels in zip(images.split(CHUNK), index.split(CHUNK), strict=True):
-            logits = F.linear(self.embed(now, part), now["head.weight"], now["head.bias"])
-            loss = F.cross_entropy(logits, labels, reduction="sum") / len(images)
-            for name, slope in zip(now, torch.autograd.grad(loss, list(now.values())), strict=True):
-                total[name] += slope
-        norm = torch.sqrt(torch.stack([slope.square().sum() for slope in total.values()]).sum())
-        return {name: slope / (norm / self.clip).clamp_min(1) for name, slope in total.items()}
+        logits = F.linear(self.embed(now, images), now["head.weight"], now["head.bias"])
+        found = torch.autograd.grad(F.cross_entropy(logits, index), list(now.values()))
+        norm = torch.sqrt(torch.stack([slope.square().sum() for slope in found]).sum())
+        return {name: slope / (norm / self.clip).clamp_min(1) for name, slope in zip(now, found, strict=True)}
 
-    def embed(self, weights: Weights, images: Tensor) -> Tensor:
-        """Features (N, d) of the backbone with these weights; of unit length for prototypes."""
-        own = {name: value for name, value in weights.items() if not name.startswith("head.")}
-        features = functional_call(self.backbone, own, (images,))
-        return F.normalize(features, dim=1) if self.prototypes else features
+    @torch.no_grad()
+    def _statistics(self, weights: Weights, images: Tensor) -> Weights:
+        """The statistics of the context under these weights: buffers of the norms."""
+        norms = {name: value.clone() for name, value in self.backbone.named_buffers()}
+        if self.context_norms:
+            self._run(weights, images, norms, learn=True)
+        return norms
+
+    def embed(self, weights: Weights, images: Tensor, norms: Weights | None = None) -> Tensor:
+        """Features (N, d) of the backbone with these weights; of unit length for prototypes.
+
+        `norms` are statistics to normalise by; without them, those of the images themselves.
+        """
+        if norms is None:
+            stored = {name: value.clone() for name, value in self.backbone.named_buffers()}
+            return self._run(weights, images, stored, learn=self.context_norms)
+        return self._run(weights, images, norms, learn=False)
+
+    def _run(self, weights: Weights, images: Tensor, norms: Weights, *, learn: bool) -> Tensor:
+        """With `learn`, norms normalise by the batch, and `norms` are changed to its statistics."""
+        network = _Staged(skeleton(self.backbone), self.every_stage)
+        for module in network.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.train(learn)
+                module.momentum = 1.0
+        own = {name: value for name, value in weights.items() if not name.startswith("head.")} | norms
+        features = functional_call(network, {f"backbone.{name}": value for name, value in own.items()}, (images,))
+        return unit_features(features, self.groups) if self.prototypes else features
+
+
+class _Staged(nn.Module):
+    """A backbone as a module that gives the features of every stage, or of the last."""
+
+    def __init__(self, backbone: Backbone, every_stage: bool) -> None:
+        super().__init__()
+        self.backbone, self.every_stage = backbone, every_stage
+
+    def forward(self, images: Tensor) -> Tensor:
+        return staged_features(
+            united_modules(self.backbone), self.backbone.pools[1:], images, every_stage=self.every_stage
+        )
 
 
 class ProtoMaml(Maml):
@@ -87,27 +134,3 @@ class ProtoMaml(Maml):
 
     kind = "proto-maml"
     steps, more_steps, rate, prototypes = 1, 5, 0.02, True
-
-
-class MamlAdapted:
-    """The classifier of a task: a whole set of weights."""
-
-    def __init__(self, model: Maml, weights: Weights, classes: Tensor) -> None:
-        self.model, self.weights, self.classes = model, weights, classes
-
-    @property
-    def classifier(self) -> LinearClassifier:
-        """The last layer."""
-        return LinearClassifier(self.weights["head.weight"], self.weights["head.bias"])
-
-    def features(self, images: Tensor) -> Tensor:
-        """Features (M, d) of float images (M, 3, H, W)."""
-        return self.model.embed(self.weights, images)
-
-    def classify(self, features: Tensor) -> Tensor:
-        """Logits (M, C) of features (M, d)."""
-        return self.classifier(features)
-
-    def logits(self, images: Tensor) -> Tensor:
-        """(M, 3, H, W) -> (M, C)."""
-        return self.classify(self.features(images))

@@ -1,37 +1,105 @@
-"""Comparisons on frozen features: prototypes (a class is its mean) and matching (a class is its examples)."""
+"""Comparisons of features: prototypes (a class is its mean) and matching (a class is its examples).
+
+Each once on frozen features, and once trained on tasks, as it was published: then the features themselves are
+learned, and the scale of the comparison with them.
+"""
 
 from __future__ import annotations
 
+import math
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cnaps.paper.learners.base import FeatureLearner, Predictor, class_means
+from cnaps.nn.backbones import Backbone
+from cnaps.nn.frozen import FrozenFeatures
+from cnaps.nn.model import ModelConfig
+from cnaps.paper.learners.base import FeatureLearner, Predictor, class_means, count_numbers
+from cnaps.paper.learners.embedding import EmbeddingModel
 
 
-class ProtoNet(FeatureLearner):
-    """Prototypical networks: the squared distance to the mean of each class."""
+class Prototypes(nn.Module):
+    """logits = - scale |x - mean|^2."""
 
-    name = "protonet"
-    scale = 15.0  # on unit-length features; chosen by the likelihood of validation tasks
+    means: Tensor
+
+    def __init__(self, features: Tensor, labels: Tensor, scale: Tensor) -> None:
+        super().__init__()
+        self.scale = scale
+        self.register_buffer("means", class_means(features, labels))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(M, d) -> (M, C)."""
+        return -self.scale * torch.cdist(features, self.means).square()
+
+
+class Matching(nn.Module):
+    """logits = log of the attention over a class's examples, by scaled cosine similarity."""
+
+    examples: Tensor
+
+    def __init__(self, features: Tensor, labels: Tensor, scale: Tensor) -> None:
+        super().__init__()
+        self.scale, self.members = scale, F.one_hot(labels).to(features.dtype)  # (N, C)
+        self.register_buffer("examples", features)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(M, d) -> (M, C)."""
+        attention = torch.softmax(self.scale * features @ self.examples.T, 1)
+        return (attention @ self.members).clamp_min(1e-8).log()
+
+
+class _Comparison(FeatureLearner):
+    """On frozen features, with a scale that was chosen by the likelihood of validation tasks."""
+
+    comparison: type[nn.Module]
+    scale: float
+
+    def __init__(self, frozen: FrozenFeatures, scale: float | None = None) -> None:
+        super().__init__(frozen)
+        self.scale = self.scale if scale is None else scale
 
     def fit(self, features: Tensor, labels: Tensor) -> Predictor:
-        """Class means are all there is to learn."""
-        prototypes = class_means(features, labels)
-        return Predictor(lambda x: -self.scale * torch.cdist(x, prototypes).square(), prototypes.numel())
+        """Nothing is optimised."""
+        made = self.comparison(features, labels, torch.tensor(self.scale))
+        return Predictor(made, count_numbers(made))
 
 
-class MatchingNet(FeatureLearner):
-    """Matching networks: attention over all context images by cosine similarity; a class is the sum of its own."""
+class ProtoNet(_Comparison):
+    """Prototypical networks on frozen features."""
 
-    name = "matchingnet"
-    scale = 20.0
+    name, comparison, scale = "protonet", Prototypes, 15.0
 
-    def fit(self, features: Tensor, labels: Tensor) -> Predictor:
-        """The context itself is the classifier."""
-        members = F.one_hot(labels).to(features.dtype)  # (N, C)
 
-        def logits(x: Tensor) -> Tensor:
-            return (torch.softmax(self.scale * x @ features.T, 1) @ members).clamp_min(1e-8).log()
+class MatchingNet(_Comparison):
+    """Matching networks on frozen features."""
 
-        return Predictor(logits, features.numel())
+    name, comparison, scale = "matchingnet", Matching, 20.0
+
+
+class _TrainedComparison(EmbeddingModel):
+    """The same on features that training on tasks changes, with a learned scale."""
+
+    frozen: type[_Comparison]
+
+    def __init__(self, config: ModelConfig | None = None, backbone: Backbone | None = None) -> None:
+        super().__init__(config, backbone)
+        self.log_scale = nn.Parameter(torch.tensor(math.log(self.frozen.scale)))
+        self.train(False)
+
+    def classifier(self, features: Tensor, labels: Tensor) -> nn.Module:
+        """The comparison with the learned scale."""
+        return self.frozen.comparison(features, labels, self.log_scale.exp())
+
+
+class TrainedProtoNet(_TrainedComparison):
+    """Prototypical networks, trained on tasks."""
+
+    kind, frozen = "protonet", ProtoNet
+
+
+class TrainedMatchingNet(_TrainedComparison):
+    """Matching networks, trained on tasks; without their embeddings of the whole context."""
+
+    kind, frozen = "matchingnet", MatchingNet

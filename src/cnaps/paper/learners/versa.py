@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +12,9 @@ from cnaps.maths.heads import Classifier, LinearClassifier
 from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.backbones import Backbone
 from cnaps.nn.heads import LinearHead
-from cnaps.nn.model import CNAPs, ModelConfig
+from cnaps.nn.model import ModelConfig
+from cnaps.paper.learners.base import class_means
+from cnaps.paper.learners.embedding import EmbeddingModel
 
 
 class VersaHead(LinearHead):
@@ -30,7 +31,7 @@ class VersaHead(LinearHead):
 
     def embed(self, features: Tensor) -> Tensor:
         """All of one length."""
-        return self.length * F.normalize(features, dim=1)
+        return self.length * features
 
     def classifier(self, statistics: ClassStatistics) -> Classifier:
         """Draws weights (L, C, d) and biases (L, C); in eval mode always the same draws."""
@@ -40,33 +41,39 @@ class VersaHead(LinearHead):
         generator = None if self.training else torch.Generator(spread.device).manual_seed(0)
         noise = torch.randn(self.samples, *spread.shape, generator=generator, device=spread.device)
         drawn = torch.cat([mean.weight, mean.bias[:, None]], 1) + noise * spread  # (L, C, d + 1)
-        return SampledClassifier(drawn[..., :-1], drawn[..., -1])
+        return SampledClassifier(drawn[..., :-1], drawn[..., -1], self.length)
 
 
 class SampledClassifier(nn.Module):
-    """logits = log of the mean over samples of softmax(W x + b)."""
+    """logits = log of the mean over samples of softmax(W x + b), for unit features made longer."""
 
     weight: Tensor
     bias: Tensor
 
-    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor, length: float) -> None:
         super().__init__()
+        self.length = length
         self.register_buffer("weight", weight)
         self.register_buffer("bias", bias)
 
     def forward(self, features: Tensor) -> Tensor:
         """(M, d) -> (M, C)."""
-        each = torch.stack([F.linear(features, w, b) for w, b in zip(self.weight, self.bias, strict=True)])
+        x = self.length * features
+        each = torch.stack([F.linear(x, w, b) for w, b in zip(self.weight, self.bias, strict=True)])
         return torch.logsumexp(each.log_softmax(2), 0) - math.log(len(each))
 
 
-class Versa(CNAPs):
-    """A backbone as it is, and the sampled head."""
+class Versa(EmbeddingModel):
+    """Unit features, and the sampled head."""
 
     kind = "versa"
 
     def __init__(self, config: ModelConfig | None = None, backbone: Backbone | None = None) -> None:
-        plain = {"adaptation": "none", "embedding_size": 0, "head": "linear", "features": "last"}
-        super().__init__(replace(config or ModelConfig(), **plain), backbone)  # type: ignore[arg-type]
-        self.head = VersaHead(self.backbone.feature_size, self.config.bias_width)
+        super().__init__(config, backbone)
+        self.head = VersaHead(sum(self.groups), self.config.bias_width)
         self.train(False)
+
+    def classifier(self, features: Tensor, labels: Tensor) -> Classifier:
+        """Drawn weights and biases from class means."""
+        counts = torch.bincount(labels).to(features.dtype)
+        return self.head.classifier(ClassStatistics(counts, class_means(self.head.embed(features), labels)))

@@ -1,0 +1,72 @@
+"""Features of a backbone as it is: what comparisons without adaptation read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cnaps.nn.backbones.base import Backbone
+from cnaps.nn.film import fold
+
+CHUNK = 64  # images run at once where no gradient is wanted
+
+
+class FrozenFeatures:
+    """Pixels -> features (N, d) of unit length, of a backbone as it is; folded, so as fast as can be.
+
+    With `every_stage` they are the pooled outputs of all stages side by side, each of the same length.
+    """
+
+    def __init__(self, backbone: Backbone, *, every_stage: bool = False) -> None:
+        self.normalisation, self.every_stage = backbone.normalisation, every_stage
+        self.groups = feature_groups(backbone, every_stage=every_stage)
+        self.size = sum(self.groups)
+        self._pools = list(backbone.pools)[1:]
+        units = [backbone.stem_units, *backbone.stage_units]
+        modules = zip([backbone.stem, *backbone.stages], units, strict=True)
+        self._modules = [fold(module, its_units, fuse=True) for module, its_units in modules]
+
+    @torch.no_grad()
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """(N, 3, S, S) -> (N, d)."""
+        parts = [
+            staged_features(self._modules, self._pools, self.normalisation(part), every_stage=self.every_stage)
+            for part in pixels.split(CHUNK)
+        ]
+        return unit_features(torch.cat(parts), self.groups)
+
+    def narrow(self, every: Tensor) -> Tensor:
+        """Of features of every stage (N, D), those that this gives (N, d)."""
+        return every if self.every_stage else unit_features(every[:, -self.size :], self.groups)
+
+
+def feature_groups(backbone: Backbone, *, every_stage: bool) -> list[int]:
+    """How many features each stage gives: those of all of them, or of the last alone."""
+    return backbone.channels[1:] if every_stage else backbone.channels[-1:]
+
+
+def staged_features(
+    modules: Sequence[nn.Module], pools: Iterable[nn.Module], images: Tensor, *, every_stage: bool
+) -> Tensor:
+    """Float images through a stem and stages, pooled: the last stage, or all of them side by side, (N, d)."""
+    stem, *stages = modules
+    x = stem(images.contiguous(memory_format=torch.channels_last))
+    pooled = []
+    for i, (stage, pool) in enumerate(zip(stages, pools, strict=True)):
+        x = stage(x)
+        if every_stage or i == len(stages) - 1:
+            pooled.append(pool(x))
+    return torch.cat(pooled, 1)
+
+
+def unit_features(features: Tensor, groups: Sequence[int]) -> Tensor:
+    """Every group of features (N, d) of the same length, all together of length one.
+
+    >>> unit_features(torch.tensor([[3.0, 4.0, 0.0, 2.0]]), [2, 2]).square().sum().item()
+    1.0
+    """
+    parts = [F.normalize(part, dim=1) for part in features.split(list(groups), 1)]
+    return torch.cat(parts, 1) / len(parts) ** 0.5

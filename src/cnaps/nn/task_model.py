@@ -1,0 +1,141 @@
+"""What training, evaluation and checkpoints ask of a method that is trained on tasks, and a registry of those.
+
+`CNAPs` is one of them. Others may be registered from outside (the paper's comparisons are): a checkpoint names its
+`kind`, `cnaps train` a recipe, and neither needs to know where the class comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from cnaps.errors import InputError
+from cnaps.nn.backbones import Backbone, create_backbone
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from cnaps.nn.model import ModelConfig
+
+
+class Fitted(Protocol):
+    """What a method has learned of a task."""
+
+    classes: Tensor  # sorted labels (C,)
+
+    def features(self, images: Tensor) -> Tensor:
+        """Float images (M, 3, H, W) -> features (M, d)."""
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Features (M, d) -> logits (M, C)."""
+
+    def logits(self, images: Tensor) -> Tensor:
+        """Float images (M, 3, H, W) -> logits (M, C)."""
+
+
+class TaskModel(nn.Module):
+    """A backbone (theta), and what training on tasks learns around it (phi); `adapt` learns a task."""
+
+    kind: ClassVar[str]  # saved with the weights: which class to load them into
+
+    def __init__(self, config: ModelConfig, backbone: Backbone | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.notes: dict[str, Any] = {}  # what is known of the model beside its weights, such as its calibration
+        self.backbone = (
+            backbone if backbone is not None else create_backbone(config.backbone, image_size=config.image_size)
+        )
+        self.backbone.requires_grad_(False)
+
+    def adapt(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        *,
+        chunk_size: int | None = None,
+        lite: int | None = None,
+        generator: torch.Generator | None = None,
+        checkpoint: bool = False,
+    ) -> Fitted:
+        """Learn a task from float images (N, 3, H, W) and any integer labels (N,); options are training's."""
+        raise NotImplementedError
+
+    @property
+    def image_size(self) -> int:
+        """The side in pixels at which images are best given."""
+        return self.config.image_size or self.backbone.image_size
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model lives."""
+        return next(self.backbone.parameters()).device
+
+    def train(self, mode: bool = True) -> TaskModel:
+        """Training mode for phi; the backbone's norms stay as they are unless it is trained jointly."""
+        super().train(mode)
+        if self.config.backbone_norm == "running":
+            self.backbone.eval()
+        return self
+
+    def phi_parameters(self) -> Iterator[nn.Parameter]:
+        """Every learned number but the backbone's."""
+        for name, parameter in self.named_parameters():
+            if not name.startswith("backbone."):
+                yield parameter
+
+    def regularization(self) -> Tensor:
+        """What the loss's penalty is of; nothing, unless a method has something."""
+        return torch.zeros((), device=self.device)
+
+    def auxiliary_loss(self, adapted: Any, names: Sequence[str]) -> Tensor | None:
+        """A further loss of a training task, whose classes have these names; none, unless a method has one."""
+        return None
+
+    def preprocess(self, pixels: Tensor) -> Tensor:
+        """Pixels of 0..255 (N, 3, H, W) as the backbone wants them."""
+        return self.backbone.normalisation(pixels.to(self.device))
+
+    def fingerprint(self) -> str:
+        """A hash of the configuration and of every weight: two models with the same one answer alike."""
+        from cnaps.nn.checkpoints import fingerprint
+
+        return fingerprint(self)
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write the model to a folder (safetensors and a readable config); `cnaps.load_model` reads it."""
+        from cnaps.nn.checkpoints import save_model
+
+        save_model(self, folder)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a new model of a named method is made: its class, and the settings that make it what it is."""
+
+    name: str
+    model: type[TaskModel]
+    config: Mapping[str, Any] = field(default_factory=dict)  # fields of ModelConfig
+
+
+_RECIPES: dict[str, Recipe] = {}
+
+
+def register_recipe(recipe: Recipe) -> None:
+    """Make a method known to `cnaps train`, and its kind of models to checkpoints."""
+    _RECIPES[recipe.name] = recipe
+
+
+def find_recipe(name: str) -> Recipe:
+    """A registered method by its name."""
+    if name not in _RECIPES:
+        raise InputError(f"no method named {name!r} can be trained; there are: {', '.join(_RECIPES) or 'none'}")
+    return _RECIPES[name]
+
+
+def model_kind(kind: str) -> type[TaskModel] | None:
+    """The class of models of a kind; None if no such kind is registered."""
+    return next((recipe.model for recipe in _RECIPES.values() if recipe.model.kind == kind), None)

@@ -1,0 +1,80 @@
+"""A backbone whose features are read as they are, trained on tasks: what four of the compared methods share.
+
+Training changes LoRA terms of the backbone (model.shared_rank) or all of it (theta.mode), as it does for CNAPs;
+features are those of the last stage or of all stages (model.features).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from cnaps.nn.backbones import Backbone
+from cnaps.nn.checks import check_images, check_labels
+from cnaps.nn.film import SiteFilm, bind, fold, unite
+from cnaps.nn.frozen import CHUNK, feature_groups, staged_features, unit_features
+from cnaps.nn.model import ModelConfig
+from cnaps.nn.shared import SharedTerms
+from cnaps.nn.task_model import TaskModel
+from cnaps.paper.learners.base import FittedTask, count_numbers
+
+StageFilm = Sequence[Sequence[SiteFilm]]
+
+
+class EmbeddingModel(TaskModel):
+    """Unit features of a backbone, perhaps with LoRA; `classifier` makes a task's classifier of them."""
+
+    def __init__(self, config: ModelConfig | None = None, backbone: Backbone | None = None) -> None:
+        super().__init__(config or ModelConfig(), backbone)
+        self.every_stage = self.config.features == "all"
+        self.groups = feature_groups(self.backbone, every_stage=self.every_stage)
+        self.shared: SharedTerms | None = None
+        if self.config.shared_rank:
+            self.shared = SharedTerms(self.backbone.stages, self.config.shared_rank)
+
+    def classifier(self, features: Tensor, labels: Tensor) -> Callable[[Tensor], Tensor]:
+        """From unit features (N, d) and labels 0..C-1 (N,) to a module from features (M, d) to logits (M, C)."""
+        raise NotImplementedError
+
+    def adapt(self, images: Tensor, labels: Tensor, **_: object) -> FittedTask:
+        """One pass over the context; of training's options none is needed."""
+        classes, index = self._check(images, labels)
+        network = self.network()
+        classifier = self.classifier(self.run(network, images), index)
+        return FittedTask(classes, lambda x: self.run(network, x), classifier, count_numbers(classifier))
+
+    def _check(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        check_images(images, "context images", self.backbone.min_image_size)
+        classes, index = check_labels(labels, len(images))
+        return classes, index.to(self.device)
+
+    def network(self, film: StageFilm = ()) -> Callable[[Tensor], Tensor]:
+        """From float images to unit features, with LoRA and perhaps FiLM; folded where no gradient is wanted."""
+        batch = self.config.backbone_norm == "batch"
+        units = [self.backbone.stem_units, *self.backbone.stage_units]
+        modules: list[nn.Module] = [self.backbone.stem, *self.backbone.stages]
+        for i, stage in enumerate(self.backbone.stages):
+            joined = stage if self.shared is None else self.shared.join(i, stage)
+            if film:
+                joined = bind(joined, self.backbone.sites[i], film[i], batch_statistics=batch)
+            modules[i + 1] = joined
+        if not batch:
+            made = unite if torch.is_grad_enabled() else _folded
+            modules = [made(module, some) for module, some in zip(modules, units, strict=True)]
+        return lambda images: unit_features(
+            staged_features(
+                modules, self.backbone.pools[1:], images.to(self.device), every_stage=self.every_stage
+            ),
+            self.groups,
+        )
+
+    def run(self, network: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+        """In chunks, unless norms read the batch as a whole."""
+        whole = self.config.backbone_norm == "batch"
+        return torch.cat([network(part) for part in images.split(len(images) if whole else CHUNK)])
+
+
+def _folded(module: nn.Module, units: Sequence[object]) -> nn.Module:
+    return fold(module, units, fuse=True)  # type: ignore[arg-type]

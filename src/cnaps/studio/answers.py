@@ -1,0 +1,266 @@
+"""Any number of images, classified by what the studio has learned: dropped, or a folder of this machine.
+
+They are no part of the project: nothing of them is kept but the answers, until the next ones are asked for.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import zipfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+import numpy as np
+
+from cnaps.errors import CnapsError, InputError
+from cnaps.images.finding import find_images, true_labels
+from cnaps.parallel import cpu_count, read_ahead
+from cnaps.runtime.accuracy import Accuracy
+from cnaps.runtime.novelty import NONE
+from cnaps.runtime.report import write_report
+from cnaps.runtime.results import Result, Skipped, results_csv
+from cnaps.runtime.sorting import check_sorted, folder_name, sort_into
+from cnaps.runtime.task import FittedTask
+from cnaps.serving.decoding import Decoder
+from cnaps.serving.safety import shown
+from cnaps.studio.archive import safe_name
+
+MAX_FILES, MAX_BYTES = 20_000, 4_000_000_000  # dropped onto the page
+_SHOWN = 400  # rows that the page gets, the least certain first
+_BATCH = 32
+
+
+class Answers:
+    """The images of one question, and the answers as they come."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._scratch: Path | None = None  # of dropped images
+        self._bytes = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        self.phase, self.message, self.folder = "empty", "", ""
+        self.files: list[Path] = []
+        self.results: list[tuple[int, Result]] = []  # with the place of each in `files`
+        self.skipped: list[Skipped] = []
+        self._stopping, self._size = False, self._decoder.size
+
+    def clear(self) -> None:
+        """Stop, and forget everything; dropped images are deleted."""
+        self._stopping = True
+        if self._thread is not None:
+            self._thread.join()
+        with self._lock:
+            self._thread = None
+            if self._scratch is not None:
+                shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch, self._bytes = None, 0
+            self._reset()
+
+    def drop(self, uploads: Sequence[tuple[str, bytes]]) -> None:
+        """Further images of the next question; the first ones end the question before."""
+        if self.phase != "dropping":
+            self.clear()
+        with self._lock:
+            if self._scratch is None:
+                self._scratch = Path(tempfile.mkdtemp(prefix="cnaps-"))
+            self.phase, self.folder = "dropping", ""
+            for name, data in uploads:
+                self._bytes += len(data)
+                if len(self.files) >= MAX_FILES or self._bytes > MAX_BYTES:
+                    raise InputError(f"at most {MAX_FILES:,} images and {MAX_BYTES // 10**9} GB at once")
+                parts = [safe_name(shown(part)) for part in PurePosixPath(name.replace("\\", "/")).parts[-3:]]
+                # a folder for each, so that none takes the place of another of the same name
+                path = self._scratch / str(len(self.files)) / Path(*parts or ["image"])
+                try:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(data)
+                except OSError as error:
+                    raise CnapsError(f"an image cannot be kept: {error.strerror or error}") from error
+                self.files.append(path)
+
+    def open_folder(self, folder: str) -> None:
+        """The images of a folder of this machine."""
+        path = _whole_path(folder)
+        if not path.exists():
+            raise InputError(f"there is no folder {path}: give its whole path, as a file manager shows it")
+        files = find_images([str(path)])
+        self.clear()
+        self.files, self.folder = files, str(path)
+
+    def start(self, fitted: FittedTask | None) -> None:
+        """Classify them in the background."""
+        if fitted is None:
+            raise InputError("nothing has been learned yet: give examples of at least two classes")
+        if not self.files:
+            raise InputError("there are no images: drop some, or name a folder")
+        self.phase = "running"
+        self._thread = threading.Thread(target=self._run, args=(fitted,), name="answers", daemon=True)
+        self._thread.start()
+
+    def _run(self, fitted: FittedTask) -> None:
+        try:
+            truth, self._size = self._truth(fitted), fitted.image_size
+            where: list[int] = []
+            pixels: list[np.ndarray] = []
+            for index, found in enumerate(
+                read_ahead(self._decode, self.files, threads=cpu_count(), depth=2 * _BATCH)
+            ):
+                if self._stopping:
+                    return
+                if isinstance(found, CnapsError):
+                    self.skipped.append(Skipped(self.name(index), str(found)))
+                else:
+                    where.append(index)
+                    pixels.append(found)
+                if len(where) == _BATCH or (where and index == len(self.files) - 1):
+                    self._answer(fitted, where, np.stack(pixels).transpose(0, 3, 1, 2), truth)
+                    where, pixels = [], []
+            self.phase = "done"
+        except Exception as error:  # the page must hear of it, whatever it was
+            self.phase, self.message = "failed", str(error) or repr(error)
+
+    def _decode(self, path: Path) -> np.ndarray | CnapsError:
+        try:
+            return self._decoder.decode(path.read_bytes(), self._size).pixels
+        except CnapsError as error:
+            return error
+        except OSError as error:
+            return CnapsError(error.strerror or str(error))
+
+    def _answer(self, fitted: FittedTask, where: list[int], pixels: np.ndarray, truth: dict[Path, str]) -> None:
+        features = fitted.features(pixels)
+        level = fitted.threshold
+        rows = zip(where, fitted.probabilities(features), fitted.novelty(features).tolist(), strict=True)
+        for index, probabilities, novelty in rows:
+            path = self.files[index]
+            strange = level is not None and novelty > level
+            known = {"novelty": novelty, "stranger": strange, "truth": truth.get(path)}
+            self.results.append((index, Result.of(str(path), fitted.names, probabilities, 3, **known)))
+
+    def _truth(self, fitted: FittedTask) -> dict[Path, str]:
+        """The classes of images in folders that are named like one: a test set that was held out."""
+        sources = [self.folder] if self.folder else [str(self._scratch)]
+        return true_labels(sources, self.files, [*map(str, fitted.names), NONE])
+
+    # what is there
+
+    def name(self, index: int) -> str:
+        """An image as the person knows it."""
+        path = self.files[index]
+        if self.folder:
+            return str(path.relative_to(self.folder)) if path != Path(self.folder) else path.name
+        return str(Path(*path.relative_to(self._scratch or path).parts[1:]))
+
+    def describe(self) -> dict[str, Any]:
+        """What the page shows."""
+        results = list(self.results)
+        accuracy = Accuracy.of((r.truth, r.label) for _, r in results if r.truth is not None)
+        ordered = sorted(results, key=lambda each: (not each[1].mistaken, each[1].probability))
+        return {
+            "phase": self.phase,
+            "message": self.message,
+            "folder": self.folder,
+            "total": len(self.files),
+            "done": len(results) + len(self.skipped),
+            "counts": Counter(result.label for _, result in results).most_common(),
+            "rows": [self._row(index, result) for index, result in ordered[:_SHOWN]],
+            "skipped": [{"name": item.path, "reason": item.reason} for item in self.skipped[:50]],
+            "skipped_total": len(self.skipped),
+            "accuracy": _accuracy(accuracy),
+        }
+
+    def _row(self, index: int, result: Result) -> dict[str, Any]:
+        best, p = result.ranking[0]
+        return {
+            "index": index,
+            "name": self.name(index),
+            "label": result.label,
+            "best": best,
+            "probability": round(min(p, 0.9999), 4),
+            "truth": result.truth,
+            "none": result.stranger,
+        }
+
+    def thumbnail(self, index: int) -> bytes:
+        """A small picture of an image."""
+        if not 0 <= index < len(self.files):
+            raise InputError("there is no such image")
+        try:
+            return self._decoder.decode(self.files[index].read_bytes()).thumbnail
+        except OSError as error:
+            raise InputError(f"{self.name(index)} is gone: {error.strerror or error}") from error
+
+    # what can be taken away
+
+    def _named(self) -> list[Result]:
+        return [replace(result, path=self.name(index)) for index, result in sorted(self.results, key=_place)]
+
+    def csv(self) -> str:
+        """The table."""
+        return results_csv(self._named())
+
+    def report(self, path: Path) -> None:
+        """The page; images of a folder of this machine are linked from it."""
+        results = [result for _, result in sorted(self.results, key=_place)]
+        title = f"{len(results):,} images, classified"
+        write_report(path, results, self.skipped, [], title=title, links=bool(self.folder))
+
+    def write_zip(self, file: IO[bytes]) -> None:
+        """The images in a folder for each class, as a zip file."""
+        taken: Counter[str] = Counter()
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            for index, result in sorted(self.results, key=_place):
+                source = self.files[index]
+                inside = f"{folder_name(result.label)}/{source.name}"
+                taken[inside] += 1
+                if taken[inside] > 1:
+                    inside = f"{folder_name(result.label)}/{source.stem} ({taken[inside]}){source.suffix}"
+                archive.write(source, inside)
+
+    def sort_into(self, folder: str) -> int:
+        """Copy the images into a folder of this machine, a sub-folder for each class; how many were new."""
+        path = _whole_path(folder)
+        check_sorted(path, [Path(self.folder)] if self.folder else [])
+        return sort_into(path, [result for _, result in self.results])
+
+
+def _whole_path(text: str) -> Path:
+    """A path as people paste it."""
+    try:
+        path = Path(text.strip().strip('"')).expanduser()
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError, RuntimeError) as error:  # too long, with a NUL in it, of a user who is not there
+        raise InputError(f"this is no path of a folder: {error}") from error
+    if not path.is_absolute():
+        raise InputError(f"there is no folder {text}: give its whole path, as a file manager shows it")
+    return path
+
+
+def _place(answer: tuple[int, Result]) -> int:
+    return answer[0]
+
+
+def _accuracy(accuracy: Accuracy) -> dict[str, Any] | None:
+    if not accuracy.total:
+        return None
+    low, high = accuracy.interval
+    names = accuracy.names
+    return {
+        "correct": accuracy.correct,
+        "total": accuracy.total,
+        "low": low,
+        "high": high,
+        "names": names,
+        "matrix": [[accuracy.counts[truth, answer] for answer in names] for truth in names],
+    }
