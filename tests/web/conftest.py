@@ -50,7 +50,7 @@ class Page:
     """The page as somebody in front of it sees it."""
 
     def __init__(self, browser: Any, site: Path, downloads: Path) -> None:
-        self.browser, self.downloads = browser, downloads
+        self.browser, self.downloads, self.count_saved = browser, downloads, 0
         self.server, self.address = serve(site)
 
     def stop_server(self) -> None:
@@ -107,13 +107,20 @@ class Page:
     def learned(self, count: int) -> None:
         self.wait(lambda: f"Learned from {count} images" in self.text("#status"))
 
-    def export(self, kind: str) -> Path:
-        """The file that a button of the menu saves."""
-        before = set(self.downloads.iterdir())
-        self.click(f"[data-export={kind}]")
-        found = self.wait(lambda: [p for p in set(self.downloads.iterdir()) - before if "crdownload" not in p.name
-                                   and not p.name.startswith(".")])  # fmt: skip
-        return found[0]
+    def export(self, where: str) -> Path:
+        """The file that "Use it elsewhere" saves for a place where it will run."""
+        self.click("[data-deploy]")
+        self.click(f"#deploy [value={where}]")
+        return self.saved("#deploy-save")
+
+    def saved(self, button: str) -> Path:
+        """The file that a button saves."""
+        self.click(button)
+        found = self.wait(lambda: [p for p in self.downloads.iterdir() if p.suffix not in (".crdownload", ".tmp")
+                                   and p.is_file() and not p.name.startswith(".")])  # fmt: skip
+        self.script("document.querySelector('#deploy')?.close()")
+        self.count_saved += 1  # a further file of the same name would replace it
+        return found[0].rename(self.downloads.with_name(f"{self.count_saved}-{found[0].name}"))
 
     def answers(self) -> list[str]:
         return self.texts("#test .bars li:first-child span")

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from cnaps.cli import app
 from cnaps.runtime.engine import open_engine
-from cnaps.runtime.task import Examples, FittedTask
+from cnaps.runtime.task import Examples, FittedTask, choose_size
 from cnaps.runtime.taskfile import _digest, read_task, write_task
 
 from .conftest import CLASSES, ROOT, Page, serve
@@ -38,7 +38,8 @@ def _learn(pictures: Pictures) -> FittedTask:
     """The same in Python."""
     examples = [(path, name) for name in CLASSES for path in pictures[name][:SHOTS]]
     engine = open_engine("cnaps-lite0")
-    read = Examples.read([p for p, _ in examples], [n for _, n in examples], engine.image_size)
+    files = [path for path, _ in sorted(examples, key=lambda each: each[1])]
+    read = Examples.read([p for p, _ in examples], [n for _, n in examples], choose_size(engine, files))
     return FittedTask.learn(engine, read)
 
 
@@ -66,13 +67,13 @@ def test_film_and_probabilities_agree_with_python_on_photographs(page: Page, pic
     page.picture("web")  # docs/images/web.png
 
     wanted = _learn(pictures)
-    made = read_task(page.export("task"))
+    made = read_task(page.export("here"))
     assert made.names == wanted.names
     assert np.abs(made.film - wanted.film).max() < 1e-3
     assert np.abs(made.statistics.means - wanted.statistics.means).max() < 1e-3
     assert made.threshold == pytest.approx(wanted.threshold, abs=1e-3)
 
-    table = _table(page.export("csv"))
+    table = _table(page.saved("#tray-table"))
     here = np.array([[table[path.name][name] for name in wanted.names] for path in asked])
     assert np.abs(here - _probabilities(wanted, asked)).max() < 1e-3
     # and the task file, in Python, says the same again
@@ -89,12 +90,12 @@ def test_a_task_file_goes_from_python_to_the_page_and_back_bit_for_bit(
     page.open()
     page.bring_in(path)
     page.learned(SHOTS * len(CLASSES))
-    assert page.export("task").read_bytes() == path.read_bytes()
+    assert page.export("here").read_bytes() == path.read_bytes()
 
     asked = [pictures[name][12] for name in CLASSES]
     page.drop("#test", asked)
     page.wait(lambda: len(page.answers()) == len(asked))
-    table = _table(page.export("csv"))
+    table = _table(page.saved("#tray-table"))
     here = np.array([[table[path.name][name] for name in task.names] for path in asked])
     assert np.abs(here - _probabilities(read_task(path), asked)).max() < 1e-3
 
@@ -102,9 +103,9 @@ def test_a_task_file_goes_from_python_to_the_page_and_back_bit_for_bit(
     more = pictures[CLASSES[0]][5:8]
     page.drop("#classes > li:nth-child(1)", more)
     page.learned(SHOTS * len(CLASSES) + len(more))
-    names = [page.script("return document.querySelector('#classes > li input').value")] * len(more)
+    names = [page.script("return document.querySelector('#classes > li textarea').value")] * len(more)
     wanted = read_task(path).update(Examples.read(more, names, task.image_size))
-    assert np.abs(read_task(page.export("task")).statistics.means - wanted.statistics.means).max() < 1e-3
+    assert np.abs(read_task(page.export("here")).statistics.means - wanted.statistics.means).max() < 1e-3
 
 
 def test_a_task_of_another_model_and_a_broken_image_are_refused_in_words(

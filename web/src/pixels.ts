@@ -36,9 +36,10 @@ export function pictureOf(source: ImageBitmap): Picture {
   return context.getImageData(0, 0, width, height);
 }
 
-// A square of `size`, RGB (size, size, 3), resized as Pillow does.
+// A square of `size`, RGB (size, size, 3), resized as Pillow does: in whole greys, the side first that shrinks most.
 export function toSquare(picture: Picture, size: number, jpeg = false): Uint8Array {
   const { data, width, height } = opened(picture, 2 * size, jpeg);
+  if (height > Math.max(size, width)) return Uint8Array.from(resizeRows(resizeColumns(data, width, height, size), width, size, size));
   return resizeColumns(resizeRows(data, width, height, size), size, height, size);
 }
 
@@ -92,47 +93,22 @@ function rgb({ width, height, data }: Picture): Picture {
   return { width, height, data: out };
 }
 
-// What a JPEG decoder makes at a `step`th of the size: of each block of 8 x 8 pixels the low frequencies.
+// Means over squares of `step` pixels, which is what a JPEG decoder makes at such a fraction, but for its roundings.
 function reduced({ width, height, data }: Picture, step: number): Picture {
-  const w = Math.ceil(width / step), h = Math.ceil(height / step), out = new Uint8ClampedArray(w * h * 3);
-  const n = 8 / step, low = lowPass(n), across = new Float32Array(8 * w * 3);
-  for (let top = 0; top < height; top += 8) {
-    for (let v = 0; v < 8; v++) {
-      const row = Math.min(height - 1, top + v) * width;
-      for (let x = 0; x < w; x++) {
-        const left = Math.floor(x / n) * 8, factors = low[x % n];
-        let r = 0, g = 0, b = 0;
-        for (let u = 0; u < 8; u++) {
-          const place = (row + Math.min(width - 1, left + u)) * 4, factor = factors[u];
-          r += data[place] * factor;
-          g += data[place + 1] * factor;
-          b += data[place + 2] * factor;
-        }
-        const to = (v * w + x) * 3;
-        across[to] = r;
-        across[to + 1] = g;
-        across[to + 2] = b;
-      }
-    }
-    for (let y = 0; y < n && top / step + y < h; y++) {
-      const to = (top / step + y) * w * 3, factors = low[y];
-      for (let i = 0; i < w * 3; i++) {
+  const w = Math.ceil(width / step), h = Math.ceil(height / step), out = new Uint8Array(w * h * 3);
+  for (let y = 0; y < h; y++) {
+    for (let x = 0; x < w; x++) {
+      for (let c = 0; c < 3; c++) {
         let sum = 0;
-        for (let v = 0; v < 8; v++) sum += across[v * w * 3 + i] * factors[v];
-        out[to + i] = sum;
+        for (let v = 0; v < step; v++) {
+          const row = Math.min(height - 1, y * step + v) * width;
+          for (let u = 0; u < step; u++) sum += data[(row + Math.min(width - 1, x * step + u)) * 4 + c];
+        }
+        out[(y * w + x) * 3 + c] = Math.floor(sum / (step * step) + 0.5);
       }
     }
   }
   return { width: w, height: h, data: out };
-}
-
-// From 8 values to `n`, (n, 8): the first `n` coefficients of their cosine transform, transformed back.
-function lowPass(n: number): number[][] {
-  return Array.from({ length: n }, (_, i) => Array.from({ length: 8 }, (_, x) => {
-    let sum = 1;
-    for (let u = 1; u < n; u++) sum += 2 * Math.cos(((2 * i + 1) * u * Math.PI) / (2 * n)) * Math.cos(((2 * x + 1) * u * Math.PI) / 16);
-    return sum / 8;
-  }));
 }
 
 const BITS = 22; // of the fraction of a weight
