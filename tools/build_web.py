@@ -35,6 +35,7 @@ def web_model(engine: OnnxEngine) -> tuple[dict[str, np.ndarray], dict[str, str]
     tensors = {f"layers/{n}": v for n, v in bundle.layers.items() if n.encode() in nodes}
     fixed = ("set_encoder.", "adaptation.", "head.")
     tensors |= {f"state/{n}": _half(v) for n, v in bundle._state.items() if n.startswith(fixed)}
+    tensors["check/features"] = _check(engine)
     tensors |= {f"graphs/{n}": np.frombuffer(bundle._graphs[n], np.uint8) for n in names}
     about = {name: bundle.about[name] for name in _ABOUT} | {
         "name": engine.name,
@@ -47,6 +48,14 @@ def web_model(engine: OnnxEngine) -> tuple[dict[str, np.ndarray], dict[str, str]
         "format": "cnaps-web-model",
         "about": json.dumps(about),
     }
+
+
+def _check(engine: OnnxEngine) -> np.ndarray:
+    """Features of a pattern of pixels without FiLM, by which the page knows whether a GPU computes as it should."""
+    sites = [site for stage in engine.bundle().sites for site in stage]
+    film = np.concatenate([np.repeat(np.float32([1, 0]), site.channels) for site in sites])
+    pattern = (np.arange(96 * 96 * 3) ** 2 % 251).astype(np.uint8).reshape(1, 96, 96, 3).transpose(0, 3, 1, 2)
+    return engine.network(film)(pattern)[0]
 
 
 def _half(value: np.ndarray) -> np.ndarray:
@@ -74,6 +83,11 @@ def _digest() -> str:
     return digest.hexdigest()
 
 
+def _run(command: list[str]) -> None:
+    if subprocess.run(command, cwd=WEB, stdout=sys.stderr).returncode:
+        sys.exit(f"the page was not built: {' '.join(command)} failed in {WEB}, as it says above")
+
+
 def build() -> Path:
     """The site's folder, built anew where anything has changed."""
     stamp, digest = SITE.with_name("web.digest"), _digest()
@@ -84,8 +98,8 @@ def build() -> Path:
         sys.exit("the page is built by npm, which is not here: install Node.js")
     write_model(WEB / "public" / "model.safetensors")
     if not (WEB / "node_modules" / ".package-lock.json").is_file():
-        subprocess.run([npm, "ci", "--ignore-scripts"], cwd=WEB, check=True, stdout=sys.stderr)
-    subprocess.run([npm, "run", "build", "--silent"], cwd=WEB, check=True, stdout=sys.stderr)
+        _run([npm, "ci", "--ignore-scripts"])
+    _run([npm, "run", "build", "--silent"])
     size = sum(path.stat().st_size for path in SITE.rglob("*") if path.is_file())
     if size > MOST:
         sys.exit(f"the site has {size / 1e6:.1f} MB, more than {MOST / 1e6:.0f}")
@@ -96,7 +110,7 @@ def build() -> Path:
 if __name__ == "__main__":
     site = build()
     files = [path for path in site.rglob("*") if path.is_file()]
-    large = (".wasm", ".safetensors")
+    large = (".gz", ".safetensors")
     small = sum(path.stat().st_size for path in files if path.suffix not in large)
     total = sum(path.stat().st_size for path in files)
     print(f"{site}: {total / 1e6:.1f} MB, {small / 1e3:.0f} KB before the model is asked for; try it: cnaps web")

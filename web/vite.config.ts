@@ -1,6 +1,8 @@
 import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
+import { basename } from "node:path";
 import { fileURLToPath } from "node:url";
+import { gzipSync } from "node:zlib";
 import { type Plugin, defineConfig } from "vite";
 
 const here = (path: string) => fileURLToPath(new URL(path, import.meta.url));
@@ -41,6 +43,25 @@ function studioPage(): string {
   }, readFileSync(`${STATIC}index.html`, "utf8"));
 }
 
+// `FILE?packed`: the address of the file, compressed by gzip; the runtimes would be twice as large as everything else.
+function packed(): Plugin {
+  return {
+    name: "packed",
+    enforce: "pre",
+    async resolveId(source, importer) {
+      if (!source.endsWith("?packed")) return null;
+      const found = await this.resolve(source.slice(0, -"?packed".length), importer, { skipSelf: true });
+      return found && `${found.id}?packed`;
+    },
+    load(id) {
+      if (!id.endsWith("?packed")) return null;
+      const path = id.slice(0, -"?packed".length);
+      const file = this.emitFile({ type: "asset", name: `${basename(path)}.gz`, source: gzipSync(readFileSync(path), { level: 9 }) });
+      return `export default import.meta.ROLLUP_FILE_URL_${file};`;
+    },
+  };
+}
+
 // Lists for the service worker and for a page of one's own.
 function lists(): Plugin {
   return {
@@ -52,12 +73,12 @@ function lists(): Plugin {
         const part = bundle[name];
         sum.update(name).update(part.type === "asset" ? part.source : part.code);
       }
-      const large = (name: string) => /\.wasm$/.test(name);
-      const files = ["./", ...Object.keys(bundle).filter((name) => !large(name) && name !== "sw.js"), "page.json", "app.webmanifest"];
+      const large = (name: string) => /\.gz$/.test(name);
+      const files = ["./", ...Object.keys(bundle).filter((name) => !large(name) && name !== "sw.js"), "page.json", "app.webmanifest", "licences.txt"];
       const worker = bundle["sw.js"];
       if (worker?.type !== "chunk") throw new Error("there is no sw.js");
       worker.code = worker.code.replace("__VERSION__", sum.digest("hex").slice(0, 16)).replace("__FILES__", JSON.stringify(files));
-      const needed = new Set(Object.keys(bundle).filter((name) => /(ort-wasm|page\.worker|mark-|style-).*/.test(name)));
+      const needed = new Set(Object.keys(bundle).filter((name) => /(ort-wasm-simd-threaded[-.](?!asyncify)|page\.worker|mark-|style-)/.test(name)));
       const reach = (name: string) => {
         const part = bundle[name];
         if (part?.type !== "chunk") return;
@@ -74,9 +95,9 @@ function lists(): Plugin {
 
 export default defineConfig({
   base: "./",
-  plugins: [studio(), lists()],
+  plugins: [studio(), packed(), lists()],
   resolve: { conditions: ["onnxruntime-web-use-extern-wasm", "module", "browser", "development|production"] },
-  worker: { format: "es" },
+  worker: { format: "es", plugins: () => [packed()] },
   server: { fs: { allow: [".."] } },
   build: {
     target: "es2022",

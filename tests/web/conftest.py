@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -122,6 +123,32 @@ class Page:
         self.count_saved += 1  # a further file of the same name would replace it
         return found[0].rename(self.downloads.with_name(f"{self.count_saved}-{found[0].name}"))
 
+    def before_all(self, code: str) -> None:
+        """A script that runs before those of every page from now on."""
+        self.browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": code})
+
+    def says(self, words: str) -> None:
+        """Wait until a message has these words."""
+        self.wait(lambda: words in " ".join(self.texts(".toast")))
+
+    def paste(self, file: Path) -> None:
+        self.script(
+            """
+            const transfer = new DataTransfer();
+            transfer.items.add(new File([Uint8Array.from(atob(arguments[1]), (c) => c.charCodeAt(0))], arguments[0]));
+            document.dispatchEvent(new ClipboardEvent("paste", { clipboardData: transfer, bubbles: true }));
+            """,
+            file.name,
+            base64.b64encode(file.read_bytes()).decode(),
+        )
+
+    def show(self, tab: str) -> None:
+        self.click(f"#tab-{tab}")
+
+    def theme(self, name: str) -> None:
+        feature = {"name": "prefers-color-scheme", "value": name}
+        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+
     def answers(self) -> list[str]:
         return self.texts("#test .bars li:first-child span")
 
@@ -144,12 +171,19 @@ class Page:
 
 @pytest.fixture
 def page(browser: Any, site: Path, tmp_path: Path) -> Iterator[Page]:
-    downloads = tmp_path / "downloads"
+    with look_at(browser, site, tmp_path) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def look_at(browser: Any, site: Path, folder: Path) -> Iterator[Page]:
+    """The site as it is on a first visit: an address of its own, so that nothing is stored there."""
+    downloads = folder / "downloads"
     downloads.mkdir()
     browser.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(downloads)})
     browser.set_window_size(1360, 860)
-    found = Page(browser, site, downloads)
-    found.complaints()  # of earlier pages
-    yield found
+    page = Page(browser, site, downloads)
+    page.complaints()  # of earlier pages
+    yield page
     browser.get("about:blank")
-    found.stop_server()
+    page.stop_server()

@@ -1,10 +1,10 @@
 // The model's bundle run by onnxruntime-web: the port of `runtime/bundle.py` and `runtime/engine.py`.
 
-import * as ort from "onnxruntime-web/wasm";
+import type { InferenceSession, Tensor } from "onnxruntime-web/wasm";
 import { InputError } from "./errors";
 import { Head } from "./head";
 import { type Graph, type Port, type Values, mentions, readGraph, writeModel } from "./onnx";
-import { sessionOf } from "./runtime";
+import type { Runtime } from "./runtime";
 import { asFloat32, joined, readSafetensors } from "./tensors";
 
 export const CHUNK = 32; // images that are run at once
@@ -35,15 +35,17 @@ export class Engine {
   private readonly layers: Weights = new Map();
   private readonly state: Weights = new Map();
   private readonly graphs = new Map<string, Graph>();
-  private readonly fixed = new Map<string, Promise<ort.InferenceSession>>(); // of what no task changes
+  private wanted: ArrayLike<number> = []; // features of a pattern without FiLM
+  private readonly fixed = new Map<string, Promise<InferenceSession>>(); // of what no task changes
 
-  constructor(file: Uint8Array) {
+  constructor(file: Uint8Array, private readonly runtime: Runtime) {
     const { metadata, tensors } = readSafetensors(file);
     if (metadata.format !== "cnaps-web-model") throw new InputError("this is no model for the page");
     this.about = JSON.parse(metadata.about);
     for (const [name, tensor] of tensors) {
       const [kind, rest] = [name.slice(0, name.indexOf("/")), name.slice(name.indexOf("/") + 1)];
       if (kind === "graphs") this.graphs.set(rest, readGraph(tensor.data as Uint8Array));
+      else if (kind === "check") this.wanted = asFloat32(tensor);
       else (kind === "layers" ? this.layers : this.state).set(rest, { shape: tensor.shape, data: asFloat32(tensor) });
     }
     const numbers = new Map([...this.state].filter(([name]) => name.startsWith("head.")).map(([name, value]) => [name.slice(5), value.data as Float32Array]));
@@ -61,18 +63,27 @@ export class Engine {
     return size;
   }
 
+  // Whether it computes what Python does: the features of a pattern of pixels, with FiLM that changes nothing.
+  async isExact(): Promise<boolean> {
+    const film = Float32Array.from(this.about.sites.flat().flatMap(([, n]) => [...Array<number>(n).fill(1), ...Array<number>(n).fill(0)]));
+    const pattern = Uint8Array.from({ length: 96 * 96 * 3 }, (_, i) => (i * i) % 251);
+    const network = await this.network(film), [found] = await network.run([pattern]);
+    await network.release();
+    return found.every((value, i) => Math.abs(value - this.wanted[i]) < 1e-4);
+  }
+
   // One pass: before each stage its FiLM is made, and the session with it then reads the examples.
   async adapt(images: Uint8Array[], labels: number[], ways: number, report: Report = () => {}): Promise<Adaptation> {
     const embedding = await this.embedding(images);
     const members = new Float32Array(ways * images.length);
     labels.forEach((k, i) => { members[k * images.length + i] = 1; });
-    let maps: ort.Tensor[] = [], means: Float32Array[] = [];
-    const step = async (session: ort.InferenceSession, given: ort.Tensor[]) => {
+    let maps: Tensor[] = [], means: Float32Array[] = [];
+    const step = async (session: InferenceSession, given: Tensor[]) => {
       maps = [];
       means = [];
       for (const part of given) {
         const found = await session.run({ [session.inputNames[0]]: part });
-        maps.push(found[session.outputNames[0]] as ort.Tensor);
+        maps.push(found[session.outputNames[0]] as Tensor);
         means.push(found[session.outputNames[1]].data as Float32Array);
       }
     };
@@ -80,11 +91,11 @@ export class Engine {
     const film: Float32Array[] = [], pooled: Float32Array[] = [], { sites, channels, settings } = this.about;
     for (let stage = 0; stage < this.stages.length; stage++) {
       if (sites[stage].length) {
-        const given: Record<string, ort.Tensor> = {};
-        if (settings.embedding_size) given.embedding = new ort.Tensor(Float32Array.from(embedding), [embedding.length]);
+        const given: Record<string, Tensor> = {};
+        if (settings.embedding_size) given.embedding = new this.runtime.ort.Tensor(Float32Array.from(embedding), [embedding.length]);
         if (settings.adaptation === "film+ar") {
-          given.members = new ort.Tensor(members, [ways, images.length]);
-          given.pooled = new ort.Tensor(concatenated(means), [images.length, channels[stage]]);
+          given.members = new this.runtime.ort.Tensor(members, [ways, images.length]);
+          given.pooled = new this.runtime.ort.Tensor(concatenated(means), [images.length, channels[stage]]);
         }
         const session = await this.session(`film.${stage}`);
         film.push((await session.run(given))[session.outputNames[0]].data as Float32Array);
@@ -107,7 +118,7 @@ export class Engine {
     const session = await this.session("set_encoder");
     const whole = this.about.settings.set_encoder_norm === "context" ? images.length : CHUNK;
     for (let i = 0; i < images.length; i += whole) {
-      const [input] = this.inputs(images.slice(i, i + whole), whole).map((part) => shrink(part, this.about.set_encoder_size));
+      const [input] = this.inputs(images.slice(i, i + whole), whole).map((part) => this.shrunk(part));
       const rows = (await session.run({ images: input }))[session.outputNames[0]].data as Float32Array;
       rows.forEach((value, j) => { sum[j % size] += value; });
     }
@@ -120,7 +131,7 @@ export class Engine {
     const graph = { nodes: joined(parts.map((part) => part.nodes)), tensors: joined(parts.map((part) => part.tensors)) };
     const weights = this.weightsWith(film);
     const outputs = (this.every ? this.stages : this.stages.slice(-1)).map((name) => `${name}.pooled`);
-    const session = await sessionOf(writeModel(graph, used(weights, graph.nodes), [{ name: parts[0].inputs[0], shape: ["n", "c", "h", "w"] }],
+    const session = await this.runtime.open(writeModel(graph, used(weights, graph.nodes), [{ name: parts[0].inputs[0], shape: ["n", "c", "h", "w"] }],
       outputs.map((name) => ({ name, shape: ["n", "c"] }))));
     const run = async (images: Uint8Array[]) => {
       const rows: Float64Array[] = [];
@@ -162,7 +173,7 @@ export class Engine {
     return layers;
   }
 
-  private session(name: string): Promise<ort.InferenceSession> {
+  private session(name: string): Promise<InferenceSession> {
     const plain = name === "stem" || name.startsWith("stages.");
     let weights = plain ? this.layers : this.state;
     if (name.startsWith("film.")) {
@@ -173,17 +184,17 @@ export class Engine {
     return this.fixed.get(name)!;
   }
 
-  private make(name: string, weights: Weights): Promise<ort.InferenceSession> {
+  private make(name: string, weights: Weights): Promise<InferenceSession> {
     const graph = this.graphs.get(name)!;
     const maps = ["n", "c", "h", "w"];
     const inputs: Port[] = graph.inputs.map((port) => ({ name: port, shape: SHAPES[port] ?? maps }));
     const outputs: Port[] = graph.outputs.map((port) => ({ name: port, shape: port.endsWith(".map") ? maps : port === "film" ? ["f"] : ["n", "c"] }));
-    return sessionOf(writeModel(graph, used(weights, graph.nodes), inputs, outputs));
+    return this.runtime.open(writeModel(graph, used(weights, graph.nodes), inputs, outputs));
   }
 
   // Normalised images (n, 3, S, S), chunk by chunk.
-  private inputs(images: Uint8Array[], chunk = CHUNK): ort.Tensor[] {
-    const { mean, std } = this.about.normalisation, found: ort.Tensor[] = [];
+  private inputs(images: Uint8Array[], chunk = CHUNK): Tensor[] {
+    const { mean, std } = this.about.normalisation, found: Tensor[] = [];
     for (let i = 0; i < images.length; i += chunk) {
       const part = images.slice(i, i + chunk), plane = part[0].length / 3, side = Math.sqrt(plane);
       const data = new Float32Array(part.length * 3 * plane);
@@ -193,9 +204,26 @@ export class Engine {
           for (let j = 0; j < plane; j++) data[start + j] = Math.fround(pixels[3 * j + c] - away) / by;
         }
       });
-      found.push(new ort.Tensor(data, [part.length, 3, side, side]));
+      found.push(new this.runtime.ort.Tensor(data, [part.length, 3, side, side]));
     }
     return found;
+  }
+
+  // The mean over what each pixel of the smaller image covers (area interpolation).
+  private shrunk(images: Tensor): Tensor {
+    const size = this.about.set_encoder_size;
+    const [n, channels, side] = images.dims as number[];
+    if (size === null || side <= size) return images;
+    const from = images.data as Float32Array, out = new Float32Array(n * channels * size * size);
+    const covers = Array.from({ length: size }, (_, i) => [Math.floor((i * side) / size), Math.ceil(((i + 1) * side) / size)]);
+    for (let plane = 0; plane < n * channels; plane++) {
+      covers.forEach(([top, bottom], y) => covers.forEach(([left, right], x) => {
+        let sum = 0;
+        for (let v = top; v < bottom; v++) for (let u = left; u < right; u++) sum += from[(plane * side + v) * side + u];
+        out[(plane * size + y) * size + x] = sum / ((bottom - top) * (right - left));
+      }));
+    }
+    return new this.runtime.ort.Tensor(out, [n, channels, size, size]);
   }
 }
 
@@ -211,20 +239,4 @@ function concatenated(parts: Float32Array[]): Float32Array {
     place += part.length;
   }
   return out;
-}
-
-// The mean over what each pixel of the smaller image covers (area interpolation).
-function shrink(images: ort.Tensor, size: number | null): ort.Tensor {
-  const [n, channels, side] = images.dims as number[];
-  if (size === null || side <= size) return images;
-  const from = images.data as Float32Array, out = new Float32Array(n * channels * size * size);
-  const covers = Array.from({ length: size }, (_, i) => [Math.floor((i * side) / size), Math.ceil(((i + 1) * side) / size)]);
-  for (let plane = 0; plane < n * channels; plane++) {
-    covers.forEach(([top, bottom], y) => covers.forEach(([left, right], x) => {
-      let sum = 0;
-      for (let v = top; v < bottom; v++) for (let u = left; u < right; u++) sum += from[(plane * side + v) * side + u];
-      out[(plane * size + y) * size + x] = sum / ((bottom - top) * (right - left));
-    }));
-  }
-  return new ort.Tensor(out, [n, channels, size, size]);
 }

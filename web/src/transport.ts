@@ -42,8 +42,10 @@ const open = new Map<number, { resolve: (value: any) => void; reject: (error: Er
 let calls = 0;
 
 async function start(): Promise<Worker> {
+  if (!simd()) throw new InputError("This browser is too old for this page: its WebAssembly has no SIMD. A current Firefox, Chrome, Edge or Safari has it.");
   await hooks.isolated; // what the worker fetches shall come by way of the service worker
-  const made = new Worker(new URL("./worker.ts", import.meta.url), { type: "module", name: new URL("model.safetensors", document.baseURI).href });
+  const name = JSON.stringify({ model: new URL("model.safetensors", document.baseURI).href, gpu: await hasGpu() });
+  const made = new Worker(new URL("./worker.ts", import.meta.url), { type: "module", name });
   made.onmessage = ({ data }: MessageEvent<News>) => {
     if ("number" in data) {
       const call = open.get(data.number), { error, value } = data as Answer;
@@ -60,6 +62,17 @@ async function start(): Promise<Worker> {
     news();
   };
   return made;
+}
+
+// Whether this browser has WebAssembly with SIMD: a function of one instruction of it.
+function simd(): boolean {
+  return WebAssembly.validate(new Uint8Array([0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 10, 1, 8, 0, 65, 0, 253, 15, 253, 98, 11]));
+}
+
+// A real one: where a processor only plays its part, WebAssembly is faster.
+async function hasGpu(): Promise<boolean> {
+  const adapter = await (navigator as any).gpu?.requestAdapter().catch(() => null);
+  return Boolean(adapter && !adapter.info?.isFallbackAdapter);
 }
 
 export async function call<T>(what: Call, transfer: Transferable[] = []): Promise<T> {

@@ -9,6 +9,7 @@ import { type Look, chooseSize, decode, isJpeg, lookAt, pictureOf, toSquare } fr
 import type { Answer, Call, Found, Insight, Plan, Prediction, Status } from "./protocol";
 import { startRuntime } from "./runtime";
 import { FittedTask, compareNames, merge, noneLevel, ranking, readTask, select, statisticsOf, writeTask } from "./task";
+import { joined } from "./tensors";
 
 const UNSURE = 0.8; // below this probability the best class is a guess
 const SUGGESTED = 24, THUMBNAIL = 320;
@@ -33,9 +34,8 @@ async function engine(): Promise<Engine> {
 }
 
 async function open(): Promise<Engine> {
-  if (!simd()) throw new InputError("this browser is too old for this page: its WebAssembly has no SIMD; a current Firefox, Chrome, Edge or Safari has it");
-  startRuntime(self.crossOriginIsolated ? Math.min(4, navigator.hardwareConcurrency || 1) : 1);
-  const response = await fetch(self.name).catch(() => null); // the page names its worker by the address of the model
+  const { model, gpu } = JSON.parse(self.name) as { model: string; gpu: boolean }; // the page says it by the worker's name
+  const response = await fetch(model).catch(() => null);
   if (!response?.ok || !response.body) throw new InputError("the model cannot be fetched: look at the connection and load the page again");
   const total = Number(response.headers.get("Content-Length")), parts: Uint8Array[] = [];
   let got = 0;
@@ -44,12 +44,17 @@ async function open(): Promise<Engine> {
     got += part.length;
     say({ phase: "learning", text: `Fetching the model, ${Math.round(got / 1e6)}${total ? ` of ${Math.round(total / 1e6)}` : ""} MB`, seconds: null });
   }
-  return new Engine(new Uint8Array(await new Blob(parts as Uint8Array<ArrayBuffer>[]).arrayBuffer()));
-}
-
-// Whether this browser has WebAssembly with SIMD: a function of one instruction of it.
-function simd(): boolean {
-  return WebAssembly.validate(new Uint8Array([0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 10, 1, 8, 0, 65, 0, 253, 15, 253, 98, 11]));
+  say({ phase: "learning", text: "Starting the model", seconds: null });
+  const file = joined(parts);
+  if (gpu) {
+    try {
+      const found = new Engine(file, await (await import("./gpu")).startOnGpu());
+      if (await found.isExact()) return found;
+    } catch (error) {
+      console.warn("the GPU cannot be used", error);
+    }
+  }
+  return new Engine(file, await startRuntime());
 }
 
 // learning
