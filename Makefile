@@ -282,4 +282,4 @@ results: $(READY)
 	$(BIN)/python tools/results.py
 
 clean:
-	rm -rf web/node_modules web/public/model.safetensors $(VENV) $(LIGHT) $(OLDEST) build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf web/node_modules web/public/model.safetensors web/public/licences.txt $(VENV) $(LIGHT) $(OLDEST) build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

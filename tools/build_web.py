@@ -51,7 +51,7 @@ def web_model(engine: OnnxEngine) -> tuple[dict[str, np.ndarray], dict[str, str]
 
 
 def _check(engine: OnnxEngine) -> np.ndarray:
-    """Features of a pattern of pixels without FiLM, by which the page knows whether a GPU computes as it should."""
+    """Features of a pattern of pixels without FiLM: by these the page knows whether a GPU computes right."""
     sites = [site for stage in engine.bundle().sites for site in stage]
     film = np.concatenate([np.repeat(np.float32([1, 0]), site.channels) for site in sites])
     pattern = (np.arange(96 * 96 * 3) ** 2 % 251).astype(np.uint8).reshape(1, 96, 96, 3).transpose(0, 3, 1, 2)
@@ -70,6 +70,20 @@ def write_model(target: Path) -> None:
     assert isinstance(engine, OnnxEngine)
     tensors, metadata = web_model(engine)
     save_file(tensors, target, metadata)
+
+
+def write_licences(target: Path) -> None:
+    """What the page is made of, by the lock file and the packages themselves; what only builds it is not in it."""
+    lock = json.loads((WEB / "package-lock.json").read_text(encoding="utf-8"))["packages"]
+    used = {name: about for name, about in lock.items() if name and not about.get("dev")}
+    title = {name: name.split("node_modules/")[-1] for name in used}
+    lines = ["cnaps: MIT", "weights of EfficientNet-Lite0: Apache-2.0"]
+    lines += [f"{title[name]} {about['version']}: {about['license']}" for name, about in used.items()]
+    texts = [("cnaps", ROOT / "LICENSE")]
+    texts += [(title[name], path) for name in used for path in (WEB / name).glob("LICEN[SC]E*")]
+    parts = ["This page is made of\n\n" + "\n".join(lines)]
+    parts += [f"== {name} ==\n\n{path.read_text(encoding='utf-8').strip()}" for name, path in texts]
+    target.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
 def _digest() -> str:
@@ -99,6 +113,7 @@ def build() -> Path:
     write_model(WEB / "public" / "model.safetensors")
     if not (WEB / "node_modules" / ".package-lock.json").is_file():
         _run([npm, "ci", "--ignore-scripts"])
+    write_licences(WEB / "public" / "licences.txt")
     _run([npm, "run", "build", "--silent"])
     size = sum(path.stat().st_size for path in SITE.rglob("*") if path.is_file())
     if size > MOST:

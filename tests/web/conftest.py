@@ -7,6 +7,7 @@ import contextlib
 import importlib.util
 import os
 import shutil
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,13 +18,18 @@ import pytest
 from ..studio.conftest import CLASSES, ROOT, browser, save_pictures, until
 
 __all__ = ["browser"]
+NODE = (20, 19)  # what vite needs
 
 
 @pytest.fixture(scope="session")
 def site() -> Path:
     """`make web`, which builds nothing twice."""
-    if shutil.which("npm") is None:
-        pytest.skip("needs npm, which is not here")
+    node = shutil.which("node")
+    if node is None or shutil.which("npm") is None:
+        pytest.skip("needs node and npm, which are not here")
+    version = subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    if tuple(map(int, version.lstrip("v").split(".")[:2])) < NODE:
+        pytest.skip(f"needs node {'.'.join(map(str, NODE))} or newer, and here is {version}")
     spec = importlib.util.spec_from_file_location("build_web", ROOT / "tools" / "build_web.py")
     assert spec is not None
     assert spec.loader is not None
@@ -135,7 +141,8 @@ class Page:
         self.script(
             """
             const transfer = new DataTransfer();
-            transfer.items.add(new File([Uint8Array.from(atob(arguments[1]), (c) => c.charCodeAt(0))], arguments[0]));
+            const data = Uint8Array.from(atob(arguments[1]), (c) => c.charCodeAt(0));
+            transfer.items.add(new File([data], arguments[0]));
             document.dispatchEvent(new ClipboardEvent("paste", { clipboardData: transfer, bubbles: true }));
             """,
             file.name,

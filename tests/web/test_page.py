@@ -8,6 +8,7 @@ import re
 import shutil
 import zipfile
 from pathlib import Path
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -302,6 +303,9 @@ def test_the_site_is_small_and_names_no_other_host(site: Path) -> None:
     assert [name for name, package in lock["packages"].items() if "resolved" in package] == []
     sizes = {path: path.stat().st_size for path in site.rglob("*") if path.is_file()}
     assert sum(sizes.values()) < 40_000_000
+    licences = (site / "licences.txt").read_text(encoding="utf-8")
+    assert "onnxruntime-web 1." in licences
+    assert "vite" not in licences.split("== cnaps ==")[0]  # what only builds it
     assert sum(size for path, size in sizes.items() if path.suffix not in (".gz", ".safetensors")) < 1_000_000
 
 
