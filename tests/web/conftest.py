@@ -159,7 +159,7 @@ class Page:
     def answers(self) -> list[str]:
         return self.texts("#test .bars li:first-child span")
 
-    def wait(self, condition: Callable[[], Any], seconds: float = 180) -> Any:
+    def wait(self, condition: Callable[[], Any], seconds: float = 100) -> Any:
         try:
             return until(condition, seconds)
         except AssertionError as error:

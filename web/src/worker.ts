@@ -9,7 +9,7 @@ import { type Look, chooseSize, decode, isJpeg, lookAt, pictureOf, toSquare } fr
 import type { Answer, Call, Found, Insight, Plan, Prediction, Status } from "./protocol";
 import { startRuntime } from "./runtime";
 import { FittedTask, compareNames, merge, noneLevel, ranking, readTask, select, statisticsOf, writeTask } from "./task";
-import { joined } from "./tensors";
+import { joined, sha256 } from "./tensors";
 
 const UNSURE = 0.8; // below this probability the best class is a guess
 const SUGGESTED = 24, THUMBNAIL = 320;
@@ -93,13 +93,13 @@ async function follow(now: Plan): Promise<void> {
   }
   const model = await engine();
   const started = performance.now(), own = Object.keys(now.classes).sort(compareNames), examples = own.flatMap((name) => now.classes[name]);
-  const from = now.task ? "task" : JSON.stringify(own.map((name) => [...now.classes[name]].sort()).sort());
+  const from = now.task ? `task ${await sha256(now.task)}` : JSON.stringify(own.map((name) => [...now.classes[name]].sort()).sort());
   const again = from !== origin || !base;
   if (base && !again) {
     say({ phase: "learning", text: `Looking at ${examples.length} examples`, seconds: null });
     await conclude(now, names, true);
   } else {
-    if (base && !now.task && origin !== "task") {
+    if (base && !now.task && !origin.startsWith("task ")) {
       say({ phase: "refining", text: `Looking at ${examples.length} examples`, seconds: null });
       await conclude({ ...now, pool: now.pool.filter((id) => features.has(id)) }, names, false);
     } else say({ phase: "learning", text: `Learning from ${examples.length} examples`, seconds: null });
