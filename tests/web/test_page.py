@@ -96,9 +96,7 @@ def test_film_probabilities_and_review_agree_with_python_on_photographs(
     table = _table(page.saved("#tray-table"))
     assert _gap(table, wanted, asked) < 1e-3
     assert _gap(table, made, asked) < 1e-3  # the task file, in Python, says the same again
-    assert (
-        _gap(table, wanted, large) < 2e-2
-    )  # decoded by Python at a fraction of their size
+    assert _gap(table, wanted, large) < 2e-2  # decoded by Python at a fraction of their size
 
     files = [path for name in wanted.names for path in pictures[str(name)][:SHOTS]]
     labels = np.repeat(np.arange(len(wanted.names)), SHOTS)
@@ -172,7 +170,7 @@ def test_images_come_by_paste_file_and_camera_and_every_view_follows(
     page.drop("#pool", [pictures[name][i] for name in (one, two) for i in (5, 6)])
     page.wait(lambda: page.count("#pool .marked") == 4)
     page.picture("label")
-    page.script("document.dispatchEvent(new KeyboardEvent('keydown', { key: '1', bubbles: true }))")
+    page.script("document.body.dispatchEvent(new KeyboardEvent('keydown', { key: '2', bubbles: true }))")
     page.learned(7)
     page.show("map")
     page.wait(lambda: page.count("#plane .point") == 12)
