@@ -44,15 +44,15 @@ torture: $(READY)
 package-test: $(READY)
 	$(BIN)/pytest tests/packaging
 
-# The oldest versions that pyproject.toml allows, with the pinned torch, in an environment of their own.
+# The oldest versions that pyproject.toml allows, torch too (gigabytes: it comes with CUDA), in an environment of their
+# own. Writing ONNX graphs is left out: it needs a newer torch, and says so.
 OLDEST := .venv-oldest
 oldest:
 	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
-	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check $$(grep '^torch==' constraints.txt)
 	$(OLDEST)/bin/python tests/packaging/oldest.py > $(OLDEST)/oldest.txt
 	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check -r $(OLDEST)/oldest.txt pytest hypothesis httpx -e .
 	CNAPS_THREADS=1 OMP_NUM_THREADS=1 $(OLDEST)/bin/pytest -m 'not slow' tests/properties tests/compatibility \
-	  tests/classifier tests/data tests/studio/test_store.py tests/studio/test_safety.py -k 'not export and not onnx'
+	  tests/classifier tests/data tests/nn tests/studio/test_store.py tests/studio/test_safety.py -k 'not export and not onnx and not ship'
 
 lint: $(READY)
 	$(BIN)/ruff check .

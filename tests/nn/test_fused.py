@@ -10,7 +10,7 @@ from cnaps import CNAPs, ModelConfig
 from cnaps.errors import InputError
 from cnaps.nn.backbones import create_backbone
 from cnaps.nn.film import bind, bind_folded, fold, foldable_units, unite
-from cnaps.nn.fused import FusedConv2d, LearningConv2d
+from cnaps.nn.fused import FusedConv2d, LearningConv2d, can_fuse
 
 
 def random_stage(name: str, stage: int) -> tuple[nn.Module, list, list[str], Tensor]:
@@ -32,6 +32,12 @@ def gradients(module: nn.Module, images: Tensor, others: list[Tensor]) -> tuple[
     return result.detach(), *torch.autograd.grad((result * weights).sum(), [images, *others])
 
 
+needs_kernels = pytest.mark.skipif(
+    not can_fuse(nn.Conv2d(1, 1, 1)), reason="this torch is older than the one the kernels were written for"
+)
+
+
+@needs_kernels
 @pytest.mark.parametrize(
     ("name", "stage"), [("resnet18", 1), ("efficientnet_lite0", 1), ("efficientnet_lite0", 2)]
 )
@@ -110,6 +116,7 @@ def test_a_norm_that_starts_at_zero_still_learns():
     assert united[4].abs().min() > 0.01  # of the norm's weight
 
 
+@needs_kernels
 @pytest.mark.parametrize("name", ["resnet18", "efficientnet_lite0"])
 def test_without_the_kernels_everything_is_computed_by_layers_of_torch_to_the_same_end(name, monkeypatch):
     torch.manual_seed(0)

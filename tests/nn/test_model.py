@@ -170,35 +170,6 @@ def test_folding_gives_a_plain_network_with_the_same_logits(head: str) -> None:
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_onnxruntime_agrees_with_the_exported_file_for_any_batch(head: str, tmp_path: Path) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
-    images, labels, targets = small_task()
-    with torch.no_grad():
-        adapted = small_model(head=head).adapt(images, labels)
-        adapted.export_onnx(tmp_path / "task.onnx")
-        session = onnxruntime.InferenceSession(tmp_path / "task.onnx")
-        for count in (1, 5):
-            (logits,) = session.run(None, {"images": targets[:count].numpy()})
-            torch.testing.assert_close(
-                torch.from_numpy(logits), adapted.logits(targets[:count]), atol=1e-4, rtol=1e-4
-            )
-
-
-def test_efficientnet_exports_exactly_too(tmp_path: Path) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
-    torch.manual_seed(0)
-    config = ModelConfig(backbone="efficientnet_lite0", head="cosine", generator_width=4, embedding_size=4)
-    model = CNAPs(config)
-    model.backbone.load_pretrained()
-    images, labels, targets = small_task(size=96)
-    with torch.no_grad():
-        adapted = model.adapt(images, labels)
-        adapted.export_onnx(tmp_path / "task.onnx")
-        (logits,) = onnxruntime.InferenceSession(tmp_path / "task.onnx").run(None, {"images": targets.numpy()})
-        torch.testing.assert_close(torch.from_numpy(logits), adapted.logits(targets), atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize("head", HEADS)
 def test_a_model_round_trips_bit_for_bit(head: str, tmp_path: Path) -> None:
     model = small_model(head=head)
     model.save(tmp_path / "model")

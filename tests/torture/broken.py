@@ -38,7 +38,7 @@ from cnaps.cli.integrity import find_problems
 from cnaps.data.collection import Collection, write_collection
 from cnaps.errors import CnapsError
 from cnaps.images.decoding import FORMATS
-from cnaps.runtime.taskfile import read_task
+from cnaps.runtime.taskfile import read_task, write_task
 from cnaps.studio.store import Project
 from cnaps.training.checkpoint import load_checkpoint, save_checkpoint
 
@@ -205,7 +205,7 @@ def flipped_bytes(scale: Scale, folder: Path) -> list[Row]:
     here = folder / "flips"
     model = small_model()
     model.save(here / "model")
-    learn(model).save(here / "task.safetensors")
+    write_task(here / "task.safetensors", learn(model))
     save_checkpoint(here / "step.safetensors", dict(model.state_dict()), {"step": 3, "note": "x" * 200})
     images, labels = digits()
     examples = [(int(labels[i]), str(i), images[i]) for i in np.argsort(labels[:60], kind="stable")]

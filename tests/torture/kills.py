@@ -178,7 +178,7 @@ def two_writers(scale: Scale, folder: Path) -> list[Row]:
         refused = f"the second is told: {str(error).replace(str(folder), '')[1:]}"
     project.close()
     path = folder / "shared.safetensors"
-    small_task(small_model()).save(path)
+    write_task(path, small_task(small_model()))
     writers = [start(victims.save_one_task, str(path), shift, scale.kills * 2) for shift in range(2)]
     model, reads = small_model(), 0
     while any(writer.exitcode is None for writer in writers):

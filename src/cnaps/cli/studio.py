@@ -6,12 +6,13 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import typer
 
 _HOST = typer.Option("127.0.0.1", "--host", help="The address to listen on; beyond loopback a token is needed.")
 _SHELF = Path("~/cnaps-studio")
+AccessLogStyle = Literal["text", "json"]
 _MODEL = typer.Option(None, "--model", help="A model by name (see `cnaps models`) or folder.")
 
 
@@ -76,11 +77,15 @@ def serve(
     max_waiting: int = typer.Option(
         1_024, "--max-waiting", min=1, help="Images that may wait in a process; beyond it, clients are sent away."
     ),
+    access_log: AccessLogStyle | None = typer.Option(
+        None, "--access-log", help="Write a line for each request to standard error, without queries and headers."
+    ),
 ) -> None:
     """Answer predictions over HTTP: POST /predict of a task, /tasks/NAME/predict of a folder; see /docs."""
     uvicorn = _uvicorn()
     token = _token(host)
     options: dict[str, Any] = {"task": str(task), "model": model, "token": token, "max_waiting": max_waiting}
+    options["access_log"] = access_log
     with _socket(host, port) as socket:
         from cnaps.serving.app import create_serving, open_tasks
 

@@ -106,7 +106,7 @@ def load_task_model(
         if unknown:
             raise CheckpointError(f"{config_file}: unknown settings {', '.join(sorted(unknown))}")
         _check_settings(stored["model"])
-        _check_notes(stored.get("notes") or {})
+        values.model_notes(stored.get("notes") or {})
         config = ModelConfig(**stored["model"])
         package = stored["backbone_weights"] == "package"
     except (KeyError, TypeError, ValueError) as error:
@@ -201,18 +201,6 @@ def _check_settings(table: Any) -> None:
             values.name(value, key)
         elif value is not None or default is not None:
             values.count(value, key, 0, 4096)
-
-
-def _check_notes(notes: Any) -> None:
-    """Notes are anybody's, but for those that this program reads."""
-    known = values.table(notes, "notes")
-    calibration = values.items(known.get("calibration", [0, 0, 0]), "calibration")
-    for value in calibration:
-        values.number(value, "calibration", -20, 20)
-    if len(calibration) != 3:
-        raise ValueError("calibration is not three numbers")
-    for name, source in values.table(known.get("trained_on", {}), "trained_on").items():
-        values.table(source, values.name(name, "trained_on"))
 
 
 def _class_of(kind: Any, source: Path) -> type[TaskModel]:

@@ -172,7 +172,7 @@ class CNAPs(TaskModel):
                 features.append(context.readout(pools[stage + 1], stages))
         embedded = self.head.embed(torch.cat(features, 1))
         statistics = ClassStatistics.of(embedded, index, len(classes), scatter=self.head.needs_scatter)
-        adapted = Adapted(self, Film(tuple(film)), classes, statistics, embedding, len(images) + earlier_images)
+        adapted = Adapted(self, Film(tuple(film)), classes, statistics, embedding)
         adapted.context_features = embedded
         if not torch.is_grad_enabled():
             adapted.keep(modules)

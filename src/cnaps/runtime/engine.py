@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -21,7 +22,7 @@ from cnaps.runtime.onnx import write_model
 from cnaps.weights import INSTALLED, list_models
 
 BACKBONES = ("transformers:", "timm:")  # networks by name, used frozen
-CHUNK = 32  # images that are run at once: few enough for a processor's cache
+PIXELS = 32 * 96 * 96  # that are run at once: few enough for a processor's cache, and for little memory
 Network: TypeAlias = Callable[[np.ndarray], np.ndarray]  # pixels uint8 (n, 3, S, S) -> embedded features (n, d)
 
 
@@ -123,7 +124,7 @@ class OnnxEngine:
             if bundle.sites[stage]:
                 if bundle.autoregressive:
                     given["pooled"] = np.concatenate([mean for _, mean in chunks])
-                film.append(self._fixed(f"film.{stage}").run(None, given)[0])
+                film.append(self._film(stage, given))
             sessions.append(self._stage(stage, film[-1] if film else None))
             for i, (maps, _) in enumerate(chunks):
                 chunks[i] = _run(sessions[-1], maps)
@@ -141,7 +142,11 @@ class OnnxEngine:
         images = np.concatenate([_shrink(self._images(part), size) for part in _chunks(pixels)])
         session = self._fixed("set_encoder")
         whole = [images] if self._bundle.settings["set_encoder_norm"] == "context" else _chunks(images)
-        return np.concatenate([session.run(None, {"images": part})[0] for part in whole]).mean(0, dtype=np.float64)
+        with _explained("the set encoder"):
+            rows = np.concatenate([session.run(None, {"images": part})[0] for part in whole])
+        if rows.shape != (len(images), self.embedding_size):
+            raise CheckpointError("this model cannot be used: its set encoder gives no embeddings")
+        return rows.mean(0, dtype=np.float64)
 
     def network(self, film: np.ndarray) -> Network:
         """Stem and stages with FiLM in their weights."""
@@ -171,6 +176,14 @@ class OnnxEngine:
             return self.head.embed(np.concatenate(rows))
 
         return run
+
+    def _film(self, stage: int, given: dict[str, np.ndarray]) -> np.ndarray:
+        session = self._fixed(f"film.{stage}")
+        with _explained("a generator of FiLM"):
+            film: np.ndarray = session.run(None, given)[0]
+        if film.shape != (2 * sum(site.channels for site in self._bundle.sites[stage]),):
+            raise CheckpointError("this model cannot be used: a generator gives another number of FiLM numbers")
+        return film
 
     def _images(self, pixels: np.ndarray) -> np.ndarray:
         return (pixels.astype(np.float32) - self._bundle.mean) / self._bundle.std
@@ -211,13 +224,27 @@ def with_film(bundle: Bundle, stage: int, film: np.ndarray) -> dict[str, np.ndar
 
 
 def _run(session: Any, maps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    (port,) = session.get_inputs()
-    found, mean = session.run(None, {port.name: maps})
+    with _explained("a stage"):
+        (port,) = session.get_inputs()
+        found, mean = session.run(None, {port.name: maps})
     return found, mean
 
 
+@contextmanager
+def _explained(part: str) -> Iterator[None]:
+    """What onnxruntime makes of a graph that nobody should have written; its errors have no class in common."""
+    try:
+        yield
+    except Exception as error:
+        if not type(error).__module__.startswith("onnxruntime") and not isinstance(error, ValueError):
+            raise
+        reason = " ".join(str(error).split())[:300]
+        raise CheckpointError(f"this model cannot be used: {part} does not run ({reason})") from error
+
+
 def _chunks(images: np.ndarray) -> list[np.ndarray]:
-    return [images[i : i + CHUNK] for i in range(0, len(images), CHUNK)]
+    count = max(1, PIXELS // (images.shape[-1] * images.shape[-2]))
+    return [images[i : i + count] for i in range(0, len(images), count)]
 
 
 def _shrink(images: np.ndarray, size: int | None) -> np.ndarray:
@@ -237,10 +264,25 @@ def _make_session(model: bytes) -> Any:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = thread_count()
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # its errors are raised as well
     # a network is several sessions that take turns: threads of one must not wait busily while another works
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    # nor must each keep memory for its largest batch, and a plan of it for every number of images it has seen
+    _share_memory()
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    options.enable_mem_pattern = False
+    with _explained("a graph"):
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+
+
+@cache
+def _share_memory() -> None:
+    """One arena for all sessions of this process that ask for it."""
+    import onnxruntime as ort
+
+    arena = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+    plain = {"max_mem": 0, "arena_extend_strategy": -1, "initial_chunk_size_bytes": -1}
+    ort.create_and_register_allocator(arena, ort.OrtArenaCfg({**plain, "max_dead_bytes_per_chunk": -1}))
 
 
 def open_engine(source: Any, device: str = "auto") -> Engine:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -19,7 +19,7 @@ import numpy as np
 from cnaps import values
 from cnaps.errors import InputError
 from cnaps.images.inputs import Images, OnError, as_images, look_at, stream
-from cnaps.images.sizes import auto_size
+from cnaps.images.sizes import Look, auto_size
 from cnaps.maths.arrays import unit
 from cnaps.maths.heads import Classifier
 from cnaps.maths.left_out import left_out_logits
@@ -35,7 +35,12 @@ _UNSOUND = "this task gives no probabilities: its numbers, or those of its model
 _LOOKED_AT = 16  # examples that decide about the size
 
 
-def choose_size(engine: Engine, images: Sequence[Any], wanted: int | str = "auto") -> int:
+def choose_size(
+    engine: Engine,
+    images: Sequence[Any],
+    wanted: int | str = "auto",
+    look: Callable[[Any], Look | None] = look_at,
+) -> int:
     """The size at which a task's images are read: the one wanted, or by `auto` what its examples are worth.
 
     A model that was trained at one size is used at that size unless another is asked for.
@@ -48,7 +53,7 @@ def choose_size(engine: Engine, images: Sequence[Any], wanted: int | str = "auto
     if not sizes:
         return engine.image_size
     step = max(1, len(images) // _LOOKED_AT)
-    looks = [look for image in images[::step] if (look := look_at(image)) is not None]
+    looks = [found for image in images[::step] if (found := look(image)) is not None]
     return min(sizes, key=lambda size: abs(size - auto_size(looks)))
 
 

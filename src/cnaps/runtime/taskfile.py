@@ -117,6 +117,18 @@ def check_file(path: str | os.PathLike[str]) -> None:
         raise CheckpointError(f"{path} does not describe a task: {error}") from error
 
 
+def versions_in(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Which task and which model a file says it is: from its head alone, so it may be damaged further on."""
+    try:
+        with safe_open(path, "np") as file:
+            metadata = file.metadata() or {}
+        about = values.table(parse_json(metadata["about"]), "its description")
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path} is damaged or no task file: {error}") from error
+    short = {"task": metadata.get("digest"), "model": about.get("model"), "fingerprint": about.get("fingerprint")}
+    return {key: str(value or "")[:40] for key, value in short.items()}
+
+
 def check_task(about: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
     """Everything that can be said against a task without its model."""
     values.class_names(about["classes"])

@@ -133,8 +133,7 @@ def evaluate(
     done = book.read()
     if world is not None:
         world.wait()  # nobody writes before everybody has read
-    visible = None if world is None or world.is_main else False
-    with progress_bar(visible=visible) as bar:
+    with progress_bar(visible=world is None or world.is_main) as bar:
         for name, described in task_set.tasks.items():
             todo = [each for each in described if any((who, name, each.index) not in done for who in learners)]
             mine = [todo[i] for i in (world.share(range(len(todo))) if world else range(len(todo)))]

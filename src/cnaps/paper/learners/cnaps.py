@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cnaps.nn.adapted import Adapted
 from cnaps.nn.task_model import Fitted, TaskModel
-from cnaps.paper.learners.base import FittedTask, Predictor, count_numbers
+from cnaps.paper.learners.base import FittedClassifier, Predictor, count_numbers
 
 
 class TrainedLearner:
@@ -33,5 +33,5 @@ class TrainedLearner:
 def _count(fitted: Fitted) -> int:
     if isinstance(fitted, Adapted):
         return len(fitted.film) + count_numbers(fitted.classifier)
-    assert isinstance(fitted, FittedTask)
+    assert isinstance(fitted, FittedClassifier)
     return fitted.numbers
