@@ -78,7 +78,7 @@ def _measure(folder: Path, draw: Callable[[int, int], Image.Image]) -> tuple[flo
         browser.get(f"http://127.0.0.1:{server.server_port}/")
         until(lambda: "Nothing to learn" in text("#status"))
         teach = browser.find_element("css selector", "#folder")
-        learned = f"Learned from {CLASSES * SHOTS} images in "
+        learned = f"Learned from {CLASSES * SHOTS} images"
         teach.send_keys(str(folder / "examples"))  # the model is fetched once, so this is not counted
         until(lambda: learned in text("#status"))
         browser.find_element("css selector", "#undo").click()

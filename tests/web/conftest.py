@@ -135,7 +135,16 @@ class Page:
 
     def says(self, words: str) -> None:
         """Wait until a message has these words."""
-        self.wait(lambda: words in " ".join(self.texts(".toast")))
+        seen: set[str] = set()
+
+        def said() -> bool:
+            seen.update(self.texts(".toast"))
+            return any(words in text for text in seen)
+
+        try:
+            until(said, 60)
+        except AssertionError as error:
+            raise AssertionError(f"nobody said {words!r}, but {seen}; {self.complaints()}") from error
 
     def paste(self, file: Path) -> None:
         self.script(

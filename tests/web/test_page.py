@@ -185,6 +185,11 @@ def test_images_come_by_paste_file_and_camera_and_every_view_follows(
     page.click("#camera .close")
     page.wait(lambda: page.count("#classes > li:nth-child(2) .thumb") >= 5)
 
+    page.show("held")
+    page.drop("#held-classes > li:nth-child(1)", [pictures[one][9]])
+    page.wait(lambda: "of 1 image answered rightly" in page.text("#held-score"))
+    page.picture("held")
+
     page.show("answers")
     folder = tmp_path / "held-out"
     for name in (one, two):
@@ -207,7 +212,7 @@ def test_images_come_by_paste_file_and_camera_and_every_view_follows(
     # the studio reads the whole project
     archive_file = page.export("keep")
     with zipfile.ZipFile(archive_file) as archive:
-        assert {f"{one}/{pictures[one][0].name}", "project.json"} <= set(archive.namelist())
+        assert {f"examples/{one}/{pictures[one][0].name}", "project.json"} <= set(archive.namelist())
     engine = open_engine("cnaps-lite0")
     project = Project(tmp_path / "project", Decoder(engine.image_size))
     with archive_file.open("rb") as file:
@@ -219,7 +224,7 @@ def test_images_come_by_paste_file_and_camera_and_every_view_follows(
     for theme in ("light", "dark"):
         page.theme(theme)
         page.browser.set_window_size(360, 780)
-        for tab in ("teach", "answers", "label", "review", "map"):
+        for tab in ("teach", "answers", "label", "review", "held", "map"):
             page.show(tab)
             assert page.script("return document.documentElement.scrollWidth") <= page.script(
                 "return innerWidth"

@@ -7,7 +7,7 @@ import { type Graph, type Port, type Values, mentions, readGraph, writeModel } f
 import type { Runtime } from "./runtime";
 import { asFloat32, joined, readSafetensors } from "./tensors";
 
-export const CHUNK = 32; // images that are run at once
+const PIXELS = 32 * 96 * 96; // that are run at once: few enough for little memory
 const SHAPES: Record<string, string[]> = { members: ["ways", "n"], pooled: ["n", "c"], embedding: ["e"] };
 
 export interface About {
@@ -116,7 +116,7 @@ export class Engine {
     const size = this.about.settings.embedding_size, sum = new Float64Array(size);
     if (!size) return sum;
     const session = await this.session("set_encoder");
-    const whole = this.about.settings.set_encoder_norm === "context" ? images.length : CHUNK;
+    const whole = this.about.settings.set_encoder_norm === "context" ? images.length : chunkOf(images);
     for (let i = 0; i < images.length; i += whole) {
       const [input] = this.inputs(images.slice(i, i + whole), whole).map((part) => this.shrunk(part));
       const rows = (await session.run({ images: input }))[session.outputNames[0]].data as Float32Array;
@@ -135,10 +135,9 @@ export class Engine {
       outputs.map((name) => ({ name, shape: ["n", "c"] }))));
     const run = async (images: Uint8Array[]) => {
       const rows: Float64Array[] = [];
-      for (const [i, input] of this.inputs(images).entries()) {
+      for (const input of this.inputs(images)) {
         const found = await session.run({ [parts[0].inputs[0]]: input });
-        const count = Math.min(CHUNK, images.length - i * CHUNK);
-        rows.push(...this.head.embed(outputs.map((name) => found[name].data as Float32Array), count));
+        rows.push(...this.head.embed(outputs.map((name) => found[name].data as Float32Array), input.dims[0]));
       }
       return rows;
     };
@@ -193,7 +192,7 @@ export class Engine {
   }
 
   // Normalised images (n, 3, S, S), chunk by chunk.
-  private inputs(images: Uint8Array[], chunk = CHUNK): Tensor[] {
+  private inputs(images: Uint8Array[], chunk = chunkOf(images)): Tensor[] {
     const { mean, std } = this.about.normalisation, found: Tensor[] = [];
     for (let i = 0; i < images.length; i += chunk) {
       const part = images.slice(i, i + chunk), plane = part[0].length / 3, side = Math.sqrt(plane);
@@ -226,6 +225,8 @@ export class Engine {
     return new this.runtime.ort.Tensor(out, [n, channels, size, size]);
   }
 }
+
+const chunkOf = (images: Uint8Array[]) => Math.max(1, Math.floor((3 * PIXELS) / (images[0]?.length ?? 1)));
 
 function used(weights: Weights, nodes: Uint8Array): [string, Values][] {
   return mentions(nodes, [...weights.keys()]).map((name) => [name, weights.get(name)!]);

@@ -31,14 +31,18 @@ export function suspects(fit: Float64Array[], labels: number[], atLeast = 0.3): 
 
 const best = (row: Float64Array) => row.reduce((at, p, k) => (p > row[at] ? k : at), 0);
 
-// Accuracy over examples that were left out in turn, with a 95% interval (Wilson's).
-export function leftOutScore(fit: Float64Array[], labels: number[]) {
+// The share of right answers, with a 95% interval (Wilson's).
+export function scored(fit: Float64Array[], labels: number[]) {
   const judged = fit.map((_, i) => i).filter((i) => !fit[i].some(Number.isNaN));
-  const total = judged.length, correct = judged.filter((i) => best(fit[i]) === labels[i]).length;
-  const counts = new Map<number, number>();
+  const total = judged.length, correct = judged.filter((i) => best(fit[i]) === labels[i]).length, [low, high] = wilson(correct, total);
+  return { correct, total, low, high };
+}
+
+// The same over examples that were left out in turn, and whether they are enough to say so.
+export function leftOutScore(fit: Float64Array[], labels: number[]) {
+  const counts = new Map<number, number>(), found = scored(fit, labels);
   for (const k of labels) counts.set(k, (counts.get(k) ?? 0) + 1);
-  const [low, high] = wilson(correct, total);
-  return { correct, total, low, high, enough: total >= 10 && Math.min(...counts.values()) >= 3 };
+  return { ...found, enough: found.total >= 10 && Math.min(...counts.values()) >= 3 };
 }
 
 // How often each class (rows) was answered as each (columns).

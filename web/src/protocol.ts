@@ -5,6 +5,7 @@ import type { Look } from "./pixels";
 export interface Plan {
   version: number;
   classes: Record<string, string[]>; // images of each class by its name; those with images
+  held: Record<string, string[]>; // held out of each: what is never learned from
   test: string[];
   pool: string[];
   task: Uint8Array | null; // of an imported task
@@ -13,15 +14,19 @@ export interface Plan {
 }
 export interface Status { phase: "waiting" | "learning" | "refining" | "ready" | "error"; text: string; seconds: number | null }
 export interface Prediction { top: [string, number][]; doubt: "" | "none" | "unsure" }
-export interface Review {
-  correct: number; total: number; low: number; high: number; enough: boolean;
-  suspects: { id: string; better: string; fit: number; better_fit: number }[];
+export interface Score {
+  correct: number; total: number; low: number; high: number;
   confusion: [string, string, number][]; // class, answer, how often
   mistakes: { id: string; answer: string; probability: number }[];
+}
+export interface Review extends Score {
+  enough: boolean;
+  suspects: { id: string; better: string; fit: number; better_fit: number }[];
 }
 export interface Insight {
   predictions: Record<string, Prediction>;
   review: Review | null;
+  held_out: Score | null; // how the images that are held out were answered
   suggestions: string[];
   points: Record<string, [number, number]>;
 }

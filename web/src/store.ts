@@ -4,7 +4,7 @@ import { InputError } from "./errors";
 import type { Look } from "./pixels";
 
 export interface Class { id: string; name: string; learned: [number, number] | null } // row and examples in the task
-export interface Image { id: string; name: string; place: string }
+export interface Image { id: string; name: string; place: string; right?: true } // its label was confirmed
 export interface Project {
   id: string; name: string; classes: Class[]; images: Image[];
   task: Uint8Array | null; // an imported task file

@@ -10,7 +10,7 @@ import { sha256 } from "./tensors";
 import { readZip, writeZip } from "./zip";
 
 const MOST_CLASSES = 200, MOST_IMAGES = 5000, UNDO = 100, REMIND = 25; // changes until a reminder to export
-const EMPTY: Insight = { predictions: {}, review: null, suggestions: [], points: {} };
+const EMPTY: Insight = { predictions: {}, review: null, held_out: null, suggestions: [], points: {} };
 
 let project: Project = fresh();
 let insight = EMPTY, status: Status = { phase: "waiting", text: "", seconds: null };
@@ -103,10 +103,11 @@ async function follow(): Promise<void> {
     sent.add(id);
   }
   const inside = (place: string) => project.images.filter((image) => image.place === place).map(({ id }) => id);
+  const byClass = (find: (id: string) => string[]) => Object.fromEntries(project.classes.map(({ id, name }) => [name, find(id)] as const).filter(([, ids]) => ids.length));
   const learned = project.classes.filter((entry) => entry.learned);
   const plan: Plan = {
     version: changes,
-    classes: Object.fromEntries(project.classes.map(({ id, name }) => [name, inside(id)] as const).filter(([, ids]) => ids.length)),
+    classes: byClass((id) => inside(id)), held: byClass((id) => inside(heldOut(id))),
     test: inside("test"), pool: inside("pool"),
     task: learned.length ? project.task : null,
     learned: Object.fromEntries(learned.map(({ name, learned }) => [name, learned![0]])),
@@ -154,8 +155,11 @@ function addClass(name: string, learned: Class["learned"] = null): string {
   return id;
 }
 
+const heldOut = (id: string) => `h${id.slice(1)}`; // the place of the images of a class that are held out
+const isTray = (place: string) => place === "test" || place === "pool";
+
 function checkPlace(place: string): void {
-  if (place !== "test" && place !== "pool" && !project.classes.some(({ id }) => id === place)) throw new InputError("there is no such class any more");
+  if (!isTray(place) && !project.classes.some(({ id }) => id === place || heldOut(id) === place)) throw new InputError("there is no such class any more");
 }
 
 interface Report { added: string[]; known: string[]; moved: { name: string; from: string; to: string }[]; refused: { name: string; reason: string }[] }
@@ -178,14 +182,19 @@ async function add(files: [string, Blob][], place: string, together: string): Pr
   }
   await change(() => {
     for (const { id, name, folder } of kept) {
-      const to = place === "folders" ? addClass(folder || "unnamed") : place;
+      const asked = place === "held" && folder.trim() ? findClass(folder)?.id : undefined;
+      if (place === "held" && !asked) {
+        report.refused.push({ name, reason: folder ? `no class is named “${folder}”` : "it lies in no folder named like a class" });
+        continue;
+      }
+      const to = asked ? heldOut(asked) : place === "folders" ? addClass(folder || "unnamed") : place;
       checkPlace(to);
       const known = project.images.find((image) => image.id === id);
       if (known) {
         report.known.push(known.name);
-        if (!to.startsWith("c")) continue; // a label says more than a tray
-        if (known.place !== to) report.moved.push({ name: known.name, from: known.place, to });
-        known.place = to;
+        if (isTray(to) || known.place === to) continue; // a label says more than a tray
+        report.moved.push({ name: known.name, from: known.place, to });
+        put([id], to);
       } else {
         report.added.push(id);
         project.images.push({ id, name, place: to });
@@ -194,6 +203,12 @@ async function add(files: [string, Blob][], place: string, together: string): Pr
     if (project.images.length > MOST_IMAGES) throw new InputError(`a project holds at most ${MOST_IMAGES.toLocaleString("en")} images`);
   }, together);
   return report;
+}
+
+// Moved to the end, since the latest comes last; nobody has confirmed the new label.
+function put(images: string[], place: string): void {
+  const moved = project.images.filter(({ id }) => images.includes(id));
+  project.images = [...project.images.filter(({ id }) => !images.includes(id)), ...moved.map(({ id, name }) => ({ id, name, place }))];
 }
 
 // files in and out
@@ -241,7 +256,8 @@ async function tray(): Promise<Blob> {
 async function wholeProject(): Promise<Blob> {
   const files: [string, Blob][] = [], taken = new Set<string>(), paths = new Map<string, string>();
   for (const image of project.images) {
-    const folder = image.place === "test" ? "test" : image.place === "pool" ? "unlabelled" : folderName(project.classes.find(({ id }) => id === image.place)!.name);
+    const own = project.classes.find(({ id }) => id === image.place || heldOut(id) === image.place);
+    const folder = own ? `${image.place === own.id ? "examples" : "held out"}/${folderName(own.name)}` : image.place === "test" ? "tray" : "unlabelled";
     const path = freeName(folder, image.name, taken);
     paths.set(image.id, path);
     const stored = await readImage(image.id);
@@ -249,7 +265,7 @@ async function wholeProject(): Promise<Blob> {
   }
   const task = project.task && project.classes.some(({ learned }) => learned) ? project.task : null;
   const about = {
-    format: "cnaps-project", version: 1, name: project.name, task: task ? (await sha256(task)).slice(0, 32) : "",
+    format: "cnaps-project", version: project.images.some(({ place }) => place.startsWith("h")) ? 2 : 1, name: project.name, task: task ? (await sha256(task)).slice(0, 32) : "",
     classes: project.classes, images: project.images.map((image) => ({ ...image, path: paths.get(image.id) })),
   };
   if (task) files.push(["task.safetensors", bytes(task)]);
@@ -300,7 +316,7 @@ async function bringZip(file: Blob): Promise<{ message: string }> {
     let about: any;
     try {
       about = JSON.parse(new TextDecoder().decode(await description()));
-      if (about.format !== "cnaps-project" || !(about.version <= 1)) throw new Error();
+      if (about.format !== "cnaps-project" || !(about.version <= 2)) throw new Error();
       entries = about.images.map((image: Image & { path: string }) => ({ path: String(image.path), place: String(image.place), name: String(image.name) }));
     } catch {
       throw new InputError("the zip file's description of a project is damaged, or newer than this page");
@@ -309,7 +325,10 @@ async function bringZip(file: Blob): Promise<{ message: string }> {
     const rows = task ? await call<[string, number, number][]>({ kind: "checkTask", bytes: task }) : [];
     await change(() => {
       if (task) learn(task, about.classes.filter((entry: Class) => entry.learned && rows[entry.learned[0]]).map((entry: Class) => [entry.name, ...entry.learned!]));
-      for (const entry of about.classes) places.set(entry.id, addClass(entry.name));
+      for (const entry of about.classes) {
+        const own = addClass(entry.name);
+        places.set(entry.id, own).set(heldOut(entry.id), heldOut(own));
+      }
     }, together);
   } else entries = [...parts.keys()].filter((path) => path.includes("/") && !/(^|\/)(\.|__MACOSX)/.test(path)).map((path) => ({ path, place: "folders", name: path }));
   const sum = { added: 0, refused: 0 };
@@ -367,13 +386,24 @@ const routes: [string, RegExp, (body: Body, found: string[]) => Promise<unknown>
   })],
   ["DELETE", /^classes\/(\w+)$/, (_, [id]) => change(() => {
     project.classes = project.classes.filter((entry) => entry.id !== id);
-    for (const image of project.images) if (image.place === id) image.place = "pool";
+    put(project.images.filter(({ place }) => place === id || place === heldOut(id)).map((image) => image.id), "pool");
   })],
   ["PATCH", /^images$/, ({ images, place }) => change(() => {
     checkPlace(place);
-    const moved = project.images.filter(({ id }) => images.includes(id)); // the latest comes last
-    project.images = [...project.images.filter(({ id }) => !images.includes(id)), ...moved.map((image) => ({ ...image, place }))];
+    put(images, place);
   })],
+  ["POST", /^right$/, ({ images }) => change(() => { for (const image of project.images) if (images.includes(image.id)) image.right = true; })],
+  ["POST", /^held-out$/, async ({ share }) => {
+    let held = 0;
+    await change(() => {
+      for (const { id: place } of project.classes) {
+        const own = project.images.filter((image) => image.place === place).map(({ id }) => id).sort(), some = own.slice(0, Math.floor(share * own.length));
+        put(some, heldOut(place));
+        held += some.length;
+      }
+    });
+    return { held };
+  }],
   ["DELETE", /^images$/, ({ images }) => change(() => { project.images = project.images.filter(({ id }) => !images.includes(id)); })],
   ["POST", /^images$/, (form: FormData) => add(filesOf(form), String(form.get("place")), String(form.get("group") ?? ""))],
   ["GET", /^answers$/, async () => answers.describe()],

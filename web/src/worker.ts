@@ -1,10 +1,10 @@
 // Everything that takes time: decoding, learning, predicting. It learns whenever it is given another plan, in two
 // steps as the studio does: statistics under the FiLM there is, then FiLM made anew from all examples.
 
-import { CHUNK, Engine } from "./engine";
+import { Engine } from "./engine";
 import { InputError } from "./errors";
 import { onnxBytes } from "./export";
-import { choose, leftOutScore, mistakes, project, suspects } from "./insight";
+import { choose, leftOutScore, mistakes, project, scored, suspects } from "./insight";
 import { type Look, chooseSize, decode, isJpeg, lookAt, pictureOf, toSquare } from "./pixels";
 import type { Answer, Call, Found, Insight, Plan, Prediction, Status } from "./protocol";
 import { startRuntime } from "./runtime";
@@ -13,6 +13,8 @@ import { joined, sha256 } from "./tensors";
 
 const UNSURE = 0.8; // below this probability the best class is a guess
 const SUGGESTED = 24, THUMBNAIL = 320;
+const CHUNK = 16; // images between two looks for news
+const KEPT = 100_000_000; // bytes of decoded images in memory
 
 let opening: Promise<Engine> | null = null;
 const pixels = new Map<string, Uint8Array>(); // squares as the model reads them
@@ -20,7 +22,7 @@ const files = new Map<string, Blob>();
 const looks = new Map<string, Look>();
 let features = new Map<string, Float64Array>(); // under the FiLM of `base`
 let base: FittedTask | null = null, fitted: FittedTask | null = null, origin = "";
-let insight: Insight = { predictions: {}, review: null, suggestions: [], points: {} };
+let insight: Insight = { predictions: {}, review: null, held_out: null, suggestions: [], points: {} };
 let plan: Plan | null = null, behind = false;
 
 class Interrupted extends Error {}
@@ -83,11 +85,11 @@ function reason(error: unknown): string {
 
 async function follow(now: Plan): Promise<void> {
   const names = [...new Set([...Object.keys(now.classes), ...Object.keys(now.learned)])].sort(compareNames);
-  const keep = new Set([...Object.values(now.classes).flat(), ...now.test, ...now.pool]);
+  const keep = new Set([...Object.values(now.classes).flat(), ...Object.values(now.held).flat(), ...now.test, ...now.pool]);
   for (const store of [pixels, files, looks, features]) for (const id of store.keys()) if (!keep.has(id)) (store as Map<string, unknown>).delete(id);
   if (names.length < 2) {
     fitted = null;
-    tell({ predictions: {}, review: null, suggestions: [], points: {} });
+    tell({ predictions: {}, review: null, held_out: null, suggestions: [], points: {} });
     say({ phase: "waiting", text: "", seconds: null });
     return;
   }
@@ -122,7 +124,7 @@ async function follow(now: Plan): Promise<void> {
     await conclude({ ...now, pool: [] }, names, false);
     await conclude(now, names, true);
   }
-  say({ phase: "ready", text: `Learned from ${fitted!.task.seen} images`, seconds: (performance.now() - started) / 1000 });
+  say({ phase: "ready", text: `Learned from ${fitted!.task.seen} images, read at ${fitted!.task.imageSize} pixels,`, seconds: (performance.now() - started) / 1000 });
 }
 
 async function conclude(now: Plan, names: string[], thorough: boolean): Promise<void> {
@@ -151,14 +153,25 @@ async function conclude(now: Plan, names: string[], thorough: boolean): Promise<
   tell({
     predictions: Object.fromEntries(asked.map((id, i) => [id, prediction(probabilities[i], keys, threshold !== null && made.novelty(questions[i]) > threshold)])),
     review: judged ? insight.review : null,
+    held_out: Object.keys(now.held).length ? insight.held_out : null,
     suggestions: suggested.map((i) => now.pool[i]),
     points: Object.fromEntries([...asked, ...examples].map((id, i) => [id, points[i]])),
   });
+  if (thorough) await test(made, now, keys);
   if (judged && thorough) {
     const fit = await made.leftOut(answers, labels, async () => { await breathe(); check(now); });
     const worst = suspects(fit, labels).map(([i, k]) => ({ id: examples[i], better: keys[k], fit: fit[i][labels[i]], better_fit: fit[i][k] }));
     tell({ ...insight, review: { ...leftOutScore(fit, labels), suspects: worst, ...mistakes(fit, labels, examples, keys) } });
   }
+}
+
+// How the images are answered that are held out of each class that is known by now.
+async function test(task: FittedTask, now: Plan, keys: string[]): Promise<void> {
+  const places = Object.keys(now.held).filter((name) => task.task.names.includes(name)), images = places.flatMap((name) => now.held[name]);
+  if (!images.length) return;
+  const labels = places.flatMap((name) => now.held[name].map(() => task.task.names.indexOf(name)));
+  const answers = (await embed(images, now)).map((row) => task.probabilities(row));
+  tell({ ...insight, held_out: { ...scored(answers, labels), ...mistakes(answers, labels, images, keys) } });
 }
 
 function tell(found: Insight): void {
@@ -193,8 +206,9 @@ function check(now: Plan): void {
 async function read(ids: string[], size: number): Promise<Uint8Array[]> {
   const found: Uint8Array[] = [];
   for (const id of ids) {
-    if (pixels.get(id)?.length !== size * size * 3) pixels.set(id, await square(files.get(id)!, size));
-    found.push(pixels.get(id)!);
+    const known = pixels.get(id), made = known?.length === size * size * 3 ? known : await square(files.get(id)!, size);
+    if (known || pixels.size * made.length < KEPT) pixels.set(id, made);
+    found.push(made);
   }
   return found;
 }
