@@ -178,10 +178,11 @@ class Page:
     def complaints(self) -> list[str]:
         return [entry["message"] for entry in self.browser.get_log("browser") if entry["level"] == "SEVERE"]
 
-    def picture(self, name: str) -> None:
+    def picture(self, name: str, messages: bool = False) -> None:
         folder = ROOT / os.environ.get("CNAPS_SCREENSHOTS", "out/web")
         folder.mkdir(parents=True, exist_ok=True)
-        self.script("for (const t of document.querySelectorAll('.toast')) t.remove()")
+        if not messages:
+            self.script("for (const t of document.querySelectorAll('.toast')) t.remove()")
         self.browser.save_screenshot(str(folder / f"{name}.png"))
 
 

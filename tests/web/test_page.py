@@ -235,6 +235,13 @@ def test_images_come_by_paste_file_and_camera_and_every_view_follows(
 
 def test_what_goes_wrong_is_said_in_words(page: Page, pictures: Pictures, tmp_path: Path) -> None:
     page.open()
+    quota = {"origin": page.address.rstrip("/"), "quotaSize": 20_000}
+    page.browser.execute_cdp_cmd("Storage.overrideQuotaForOrigin", quota)
+    large = tmp_path / "large.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (300, 300, 3), dtype=np.uint8)).save(large)
+    page.drop("#test", [large])
+    page.says("storage is full: export the project")
+
     broken = tmp_path / "broken.jpg"
     broken.write_bytes(pictures[CLASSES[0]][0].read_bytes()[:200])
     page.drop("#test", [broken])
@@ -257,14 +264,7 @@ def test_what_goes_wrong_is_said_in_words(page: Page, pictures: Pictures, tmp_pa
         )
         page.click("#open-camera")
         page.says(words)
-
-    quota = {"origin": page.address.rstrip("/"), "quotaSize": 20_000}
-    page.browser.execute_cdp_cmd("Storage.overrideQuotaForOrigin", quota)
-    large = tmp_path / "large.png"
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (300, 300, 3), dtype=np.uint8)).save(large)
-    page.drop("#test", [large])
-    page.says("storage is full: export the project")
-    page.picture("refusals")
+    page.picture("refusals", messages=True)
 
     page.before_all("WebAssembly.validate = () => false")
     page.open()
