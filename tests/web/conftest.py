@@ -161,6 +161,18 @@ class Page:
     def show(self, tab: str) -> None:
         self.click(f"#tab-{tab}")
 
+    def fits(self) -> None:
+        """Nothing sticks out at the right."""
+        try:
+            until(lambda: self.script("return document.documentElement.scrollWidth <= innerWidth"), 5)
+        except AssertionError as error:
+            out = """
+                const sticks = (e) => e.checkVisibility() && e.getBoundingClientRect().right > innerWidth;
+                const found = [...document.querySelectorAll("body *")].filter(sticks);
+                return found.map((e) => e.outerHTML.slice(0, 90));
+                """
+            raise AssertionError(f"this sticks out: {self.script(out)}") from error
+
     def theme(self, name: str) -> None:
         feature = {"name": "prefers-color-scheme", "value": name}
         self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})

@@ -226,9 +226,7 @@ def test_images_come_by_paste_file_and_camera_and_every_view_follows(
         page.browser.set_window_size(360, 780)
         for tab in ("teach", "answers", "label", "review", "held", "map"):
             page.show(tab)
-            assert page.script("return document.documentElement.scrollWidth") <= page.script(
-                "return innerWidth"
-            ), tab
+            page.fits()
             page.picture(f"narrow-{tab}-{theme}")
     page.theme("light")
 
@@ -351,7 +349,7 @@ def test_a_page_of_ones_own_classifies_alike_from_python_and_from_the_page(
     page.wait(lambda: page.count("#live .bars li") == 3)
     page.picture("own")
     page.browser.set_window_size(360, 780)
-    assert page.script("return document.documentElement.scrollWidth") <= page.script("return innerWidth")
+    page.fits()
     assert page.complaints() == []
     server.shutdown()
     server.server_close()

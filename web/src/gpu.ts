@@ -3,10 +3,10 @@
 import * as gpu from "onnxruntime-web/webgpu";
 import moduleUrl from "onnxruntime-web/ort-wasm-simd-threaded.asyncify.mjs?url";
 import binaryUrl from "onnxruntime-web/ort-wasm-simd-threaded.asyncify.wasm?packed";
-import { type Runtime, start } from "./runtime";
+import { type Runtime, SETTINGS, start } from "./runtime";
 
 export async function startOnGpu(): Promise<Runtime> {
   const ort = gpu as unknown as Runtime["ort"];
   await start(ort, moduleUrl, binaryUrl);
-  return { ort, open: (model) => ort.InferenceSession.create(model, { executionProviders: ["webgpu", "wasm"], logSeverityLevel: 3 }) };
+  return { ort, open: (model) => ort.InferenceSession.create(model, { executionProviders: ["webgpu", "wasm"], ...SETTINGS }) };
 }

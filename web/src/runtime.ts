@@ -4,11 +4,14 @@ import * as ort from "onnxruntime-web/wasm";
 import moduleUrl from "onnxruntime-web/ort-wasm-simd-threaded.mjs?url";
 import binaryUrl from "onnxruntime-web/ort-wasm-simd-threaded.wasm?packed";
 
+// threads of one session must not wait busily while another works
+export const SETTINGS = { logSeverityLevel: 3, extra: { session: { intra_op: { allow_spinning: "0" } } } } as const;
+
 export interface Runtime { ort: typeof ort; open: (model: Uint8Array) => Promise<ort.InferenceSession> }
 
 export async function startRuntime(): Promise<Runtime> {
   await start(ort, moduleUrl, binaryUrl);
-  return { ort, open: (model) => ort.InferenceSession.create(model, { executionProviders: ["wasm"], logSeverityLevel: 3 }) };
+  return { ort, open: (model) => ort.InferenceSession.create(model, { executionProviders: ["wasm"], ...SETTINGS }) };
 }
 
 export async function start({ env }: typeof ort, module: string, binary: string): Promise<void> {

@@ -32,7 +32,9 @@ const breathe = () => new Promise<void>((resolve) => setTimeout(resolve));
 
 async function engine(): Promise<Engine> {
   opening ??= open().catch((error) => { opening = null; throw error; });
-  return opening;
+  const found = await opening;
+  if (!behind && !fitted) say({ phase: "waiting", text: "", seconds: null }); // somebody only asked about a file
+  return found;
 }
 
 async function open(): Promise<Engine> {
