@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup wheel demo test test-slow torture package-test oldest lint format bench docs collections overlaps default-model evaluate comparison ladder joint grid continual shots speed paper paper-collections results clean
+.PHONY: setup wheel demo test test-slow torture package-test oldest lint format bench docs web collections overlaps default-model evaluate comparison ladder joint grid continual shots speed paper paper-collections results clean
 
 setup: $(READY)
 
@@ -71,6 +71,10 @@ docs: $(READY)
 	test -x $(BIN)/mkdocs || $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open site/index.html"
+
+# The page that learns in the browser itself; needs npm. `cnaps web` serves it.
+web: $(READY)
+	$(BIN)/python tools/build_web.py
 
 # The data, the training and the evaluation of the default model; DATASETS is the folder of the archives.
 DATASETS ?= ../shared/datasets
@@ -282,4 +286,4 @@ results: $(READY)
 	$(BIN)/python tools/results.py
 
 clean:
-	rm -rf $(VENV) $(LIGHT) $(OLDEST) build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf web/node_modules web/public/model.safetensors web/public/licences.txt $(VENV) $(LIGHT) $(OLDEST) build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
