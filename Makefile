@@ -119,6 +119,7 @@ default-model: collections
 	$(FEATURES) out/features/coarse.pt --model runs/between $(VALID_FEATURES) --coarse 32 --size 128 \
 	  collections/tiny_imagenet:valid
 	$(PYTHON_ONE) tools/compare_novelty.py out/features/auto.pt runs/between
+	$(PYTHON_ONE) tools/compare_temperatures.py out/features/auto.pt,out/features/coarse.pt runs/between
 	$(PYTHON_ONE) tools/calibrate_features.py runs/between out/features/auto.pt,out/features/coarse.pt
 	$(BIN)/cnaps ship runs/between src/cnaps/models/cnaps-lite0
 
