@@ -120,10 +120,11 @@ default-model: collections
 	$(BIN)/python tools/interpolate.py runs/cnaps-lite0-96 runs/sizes-1/last 0.4 runs/between --large 0.5 --last 1.6
 	mkdir -p out/features
 	$(FEATURES) out/features/auto.pt --model runs/between $(VALID_FEATURES) \
-	  $(patsubst %,collections/%:valid,$(VALID_DOMAINS) omniglot quickdraw tiny_imagenet)
+	  $(patsubst %,collections/%:valid,$(VALID_DOMAINS) plate-characters omniglot quickdraw tiny_imagenet)
 	$(FEATURES) out/features/coarse.pt --model runs/between $(VALID_FEATURES) --coarse 32 --size 128 \
 	  collections/tiny_imagenet:valid
 	$(PYTHON_ONE) tools/compare_novelty.py out/features/auto.pt runs/between
+	$(PYTHON_ONE) tools/compare_temperatures.py out/features/auto.pt,out/features/coarse.pt runs/between
 	$(PYTHON_ONE) tools/calibrate_features.py runs/between out/features/auto.pt,out/features/coarse.pt
 	$(BIN)/cnaps ship runs/between src/cnaps/models/cnaps-lite0
 
