@@ -32,6 +32,8 @@ export async function change(method, path, body) {
 export const undo = () => change("POST", "/api/undo");
 export const move = (images, place) => change("PATCH", "/api/images", { images, place });
 
+export const confirm = (images) => change("POST", "/api/right", { images });
+
 export async function remove(images) {
   await change("DELETE", "/api/images", { images });
   toast(`${plural(images.length, "image")} removed`, { action: "Undo", run: undo });
@@ -42,7 +44,7 @@ export async function removeClass(entry) {
   toast(`“${entry.name}” removed; its images are unlabelled now`, { action: "Undo", run: undo });
 }
 
-// files: [{file, path}]; place: a class, "test", "pool" or "folders" (each into the class its folder names)
+// files: [{file, path}]; place: a class, "h" in place of its "c" to hold out, "test", "pool", "folders" (each into the class its folder names) or "held" (the same, held out)
 export async function upload(files, place, { quiet = false } = {}) {
   files = files.filter(({ file }) => !file.name.startsWith(".") && file.name !== "Thumbs.db");
   if (!files.length) return toast("There are no images in it.", { kind: "bad" });
@@ -81,9 +83,10 @@ export async function upload(files, place, { quiet = false } = {}) {
     const more = sum.refused.length > 3 ? `\nand ${sum.refused.length - 3} more` : "";
     toast(`${plural(sum.refused.length, "file")} could not be used\n${first}${more}`, { kind: "bad" });
   }
-  const named = (id) => id === "test" ? "the tray" : id === "pool" ? "unlabelled" : state.classes.find((entry) => entry.id === id)?.name ?? "a new class";
+  const classNamed = (id) => state.classes.find((entry) => entry.id === id)?.name ?? "a new class";
+  const named = (id) => id === "test" ? "the tray" : id === "pool" ? "unlabelled" : id.startsWith("h") ? `${classNamed(`c${id.slice(1)}`)}, held out` : classNamed(id);
   if (sum.added && !quiet) {
-    const where = { test: "the tray, to try", pool: "the unlabelled images, under Label next", folders: "the classes their folders name" }[place] ?? `“${named(place)}”`;
+    const where = { test: "the tray, to try", pool: "the unlabelled images, under Label next", folders: "the classes their folders name", held: "the test set" }[place] ?? `“${named(place)}”`;
     toast(`${plural(sum.added, "image")} added to ${where}`, { action: "Undo", run: undo });
   }
   for (const [route, count] of tally(sum.moved.map((each) => `moved from ${named(each.from)} to ${named(each.to)}`))) {
