@@ -31,7 +31,7 @@ from cnaps.images.sizes import auto_size
 from cnaps.nn.checkpoints import load_model
 from cnaps.nn.film import fold
 from cnaps.nn.model import CNAPs
-from cnaps.paper.experiments.comparison import comparison_report
+from cnaps.paper.experiments.comparison import comparison_report, table_rows
 from cnaps.paper.experiments.reporting import provenance
 from cnaps.paper.experiments.scores import Score, Scores, measure
 from cnaps.runtime.task import Examples, FittedTask
@@ -169,6 +169,35 @@ def report(o: argparse.Namespace) -> None:
     write_json(o.result.with_suffix(".json"), data)  # words beside it stay as they are
     for table in made.tables.values():
         print(table.markdown())
+    if probes:
+        print("\n".join(card(scores, probes, data["unseen"])))
+
+
+def card(scores: Scores, probes: list[str], unseen: list[str]) -> list[str]:
+    """The table of the model card."""
+    titles = (
+        "cnaps-lite0",
+        "best probe",
+        "difference",
+        "which probe",
+        "tasks",
+        "calibration error",
+        "of the probe",
+    )
+    lines = [f"| data set | {' | '.join(titles)} |", "| --- | ---: | ---: | ---: | --- | ---: | ---: | ---: |"]
+    for row, some in table_rows(scores.collections, unseen):
+        if row == "average":
+            continue
+        who = max(probes, key=lambda each, some=some: np.mean(scores.column(each, some[0]).accuracy))
+        cells = [
+            *[str(scores.accuracy(each, some)) for each in ("cnaps", BEST)],
+            scores.difference("cnaps", BEST, some).signed,
+            who.removeprefix("probe-").replace("-", ", ") if len(some) == 1 else "",
+            str(sum(len(scores.tasks("cnaps", name)) for name in some)),
+            *[f"{scores.calibration_error(each, some):.3f}" for each in ("cnaps", BEST)],
+        ]
+        lines.append(f"| {row} | {' | '.join(cells)} |")
+    return lines
 
 
 def main() -> None:

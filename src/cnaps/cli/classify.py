@@ -1,4 +1,4 @@
-"""`cnaps classify`, `fit`, `predict`, `export` and `models`."""
+"""`cnaps classify`, `fit`, `predict` and `export`."""
 
 from __future__ import annotations
 
@@ -66,7 +66,6 @@ def register(app: typer.Typer) -> None:
     app.command(epilog=_CODES)(predict)
     app.command()(demo)
     app.command()(export)
-    app.command()(models)
 
 
 def classify(
@@ -224,20 +223,6 @@ def export(
         f"wrote {onnx}: uint8 RGB images of any size to probabilities of {len(fitted.names)} "
         f"classes, {onnx.stat().st_size / 1e6:.1f} MB"
     )
-
-
-def models() -> None:
-    """List the models that come with the package."""
-    from cnaps.runtime.bundle import read_bundle
-    from cnaps.weights import DEFAULT_MODEL, INSTALLED, list_models
-
-    for name in list_models():
-        model = read_bundle(INSTALLED / name)
-        default = " (default)" if name == DEFAULT_MODEL else ""
-        echo(
-            f"{name}{default}: {model.settings['backbone']}, {model.settings['adaptation']}, "
-            f"head {model.settings['head']}, images of {model.image_size} pixels"
-        )
 
 
 def _check_outputs(

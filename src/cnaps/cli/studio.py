@@ -79,10 +79,25 @@ def serve(
     access_log: AccessLogStyle | None = typer.Option(
         None, "--access-log", help="Write a line for each request to standard error, without queries and headers."
     ),
+    label_studio: bool = typer.Option(
+        False,
+        "--label-studio",
+        help="Learn from Label Studio, and suggest classes to it at /label-studio: the first argument is then the "
+        "folder of a studio project, made if it does not exist.",
+    ),
+    images: Path | None = typer.Option(None, "--images", help="The folder that Label Studio's images lie in."),
+    label_studio_host: str | None = typer.Option(
+        None,
+        "--label-studio-host",
+        help="Ask this Label Studio for images, by the token LABEL_STUDIO_API_KEY.",
+    ),
 ) -> None:
     """Answer predictions over HTTP: POST /predict of a task, /tasks/NAME/predict of a folder; see /docs."""
     uvicorn = _uvicorn()
     token = _token(host)
+    if label_studio:
+        _serve_label_studio(task, host, port, model, images, label_studio_host, token, max_waiting, access_log)
+        return
     options: dict[str, Any] = {"task": str(task), "model": model, "token": token, "max_waiting": max_waiting}
     options["access_log"] = access_log
     with _socket(host, port) as socket:
@@ -105,6 +120,33 @@ def serve(
         typer.echo(f"cnaps serve: {address}")
         program = "cnaps.serving.app:serving_from_environment"
         uvicorn.run(program, factory=True, host=host, port=port, workers=workers, **uvicorn_settings(30))
+
+
+def _serve_label_studio(
+    folder: Path,
+    host: str,
+    port: int,
+    model: str | None,
+    images: Path | None,
+    their_host: str | None,
+    token: str | None,
+    max_waiting: int,
+    access_log: AccessLogStyle | None,
+) -> None:
+    from cnaps.runtime.label_studio import Addresses
+    from cnaps.studio.label_studio import create_backend
+    from cnaps.weights import DEFAULT_MODEL
+
+    addresses = Addresses(images, their_host, os.environ.get("LABEL_STUDIO_API_KEY"))
+    with _socket(host, port) as socket:
+        app = create_backend(
+            folder, model or DEFAULT_MODEL, addresses, token=token, max_waiting=max_waiting, access_log=access_log
+        )
+        address = _address(host, socket.getsockname()[1], None)
+        typer.echo(f"cnaps serve: {address}\nmodel for Label Studio: {address}label-studio")
+        if token:
+            typer.echo(f"its password (any user): {token}")
+        _run(app, socket, 30)
 
 
 def _run(app: Any, socket: Any, seconds_to_finish: int) -> None:

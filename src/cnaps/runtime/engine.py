@@ -293,13 +293,18 @@ def _share_memory() -> None:
 def open_engine(source: Any, device: str = "auto") -> Engine:
     """The engine of a model: by its name (see `list_models`), its folder, or an object that another engine knows.
 
-    `transformers:FOLDER` and `timm:NAME` are backbones as they are, with a closed-form head and nothing trained.
+    `hub:OWNER/NAME` is a model on the hub. `transformers:FOLDER` and `timm:NAME` are backbones as they are, with a
+    closed-form head and nothing trained.
 
     What this layer cannot run (a torch model, a model without graphs, a GPU) is offered to the engines of
     installed packages, by their entry points in the group `cnaps.engines`.
     """
     if isinstance(source, Engine):
         return source
+    if isinstance(source, str) and source.startswith("hub:"):
+        from cnaps.runtime.hub import fetch  # which reads task files, and those need engines
+
+        source = fetch(source)
     if isinstance(source, str | os.PathLike) and not os.fspath(source).startswith(BACKBONES):
         named = os.fspath(source) in list_models()
         folder = INSTALLED / os.fspath(source) if named else Path(source)
