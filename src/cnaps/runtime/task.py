@@ -66,7 +66,9 @@ class Examples:
     names: list[Name]
 
     @classmethod
-    def read(cls, images: Images, labels: Sequence[Any], size: int, on_error: OnError | None = None) -> Examples:
+    def read(
+        cls, images: Images, labels: Sequence[Any] | np.ndarray, size: int, on_error: OnError | None = None
+    ) -> Examples:
         """Decode labelled images; without `on_error` a broken one is raised, with it the rest is kept."""
         names = check_names(labels)
         sources = as_images(images)
@@ -297,7 +299,7 @@ def _sound() -> Iterator[None]:
         raise InputError(_UNSOUND) from error
 
 
-def check_names(labels: Sequence[Any]) -> list[Name]:
+def check_names(labels: Sequence[Any] | np.ndarray) -> list[Name]:
     """Labels as plain strings or integers."""
     if isinstance(labels, str | bytes) or not hasattr(labels, "__iter__"):
         raise InputError("labels are a list, one for each image")
