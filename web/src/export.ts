@@ -2,7 +2,7 @@
 
 import { unit } from "./head";
 import { mentions, node, writeModel, type Values } from "./onnx";
-import type { FittedTask } from "./task";
+import { type FittedTask, commonPart } from "./task";
 import { joined } from "./tensors";
 
 const FLOAT = 1; // the number of this type in ONNX
@@ -53,11 +53,12 @@ export function onnxBytes(fitted: FittedTask, more: Record<string, string> = {})
   const v = add("Mul", [add("Sub", [features, row(classifier.centre)]), row(classifier.weight)]);
   const logits = add("Add", [matrix(v, classifier.regression.list), matrix(unitOf(v), classifier.prototypes.list)]);
   add("Softmax", [add("Div", [logits, tensor([], [fitted.temperature])])], { axis: 1 }, "probabilities");
-  const means = task.statistics.means.map((values) => unit(values.map((value, j) => value * head.emphasis[j])));
-  const near = matrix(unitOf(add("Mul", [features, row(head.emphasis)])), means);
+  const common = commonPart(task.statistics.means);
+  const means = task.statistics.means.map((values) => unit(values.map((value, j) => (value - common[j]) * head.emphasis[j])));
+  const near = matrix(unitOf(add("Mul", [add("Sub", [features, row(common)]), row(head.emphasis)])), means);
   add("Sub", [tensor([], [1]), add("ReduceMax", [near, whole(1)], { keepdims: 0 })], {}, "novelty");
 
-  const all = joined(nodes), weights = engine.weightsWith(task.film);
+  const all = joined(nodes), weights = engine.weightsWith(task.film, task.imageSize);
   const used: [string, Values][] = mentions(all, [...weights.keys()]).map((name) => [name, weights.get(name)!]);
   const metadata: Record<string, string> = {
     format: "cnaps-classifier", version: "2", classes: JSON.stringify(task.names), image_size: String(task.imageSize),
