@@ -75,6 +75,7 @@ class Network:
         self.model = load_model(name)
         self.around, self.distance = around, distance
         if shared != 1:
+            assert self.model.shared is not None, f"{name} has no shared terms to scale"
             self.model.shared.scale(shared)
 
     @torch.no_grad()
@@ -93,6 +94,7 @@ class Network:
                 module = model._stage(i, None)
             else:
                 before = torch.cat([b.pools[i](p) for p in parts])[:context]
+                assert model.adaptation is not None
                 own = film[i] if isinstance(film, list) else model.adaptation.stage_film(i, z, before, members)
                 if self.distance != 1:
                     own = self._further(i, own)
