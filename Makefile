@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup wheel demo test test-slow coverage torture package-test oldest lint format bench docs collections overlaps default-model evaluate comparison ladder joint grid continual shots speed paper paper-collections results clean
+.PHONY: setup wheel demo test test-slow coverage torture package-test oldest lint format bench docs web collections overlaps default-model evaluate comparison ladder joint grid continual shots speed paper paper-collections results clean
 
 setup: $(READY)
 
@@ -79,6 +79,10 @@ docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open site/index.html"
 
+# The page that learns in the browser itself; needs npm. `cnaps web` serves it.
+web: $(READY)
+	$(BIN)/python tools/build_web.py
+
 # The data, the training and the evaluation of the default model; DATASETS is the folder of the archives.
 DATASETS ?= ../shared/datasets
 REFERENCE ?= ../shared/reference
@@ -123,10 +127,11 @@ default-model: collections
 	$(BIN)/python tools/interpolate.py runs/cnaps-lite0-96 runs/sizes-1/last 0.4 runs/between --large 0.5 --last 1.6
 	mkdir -p out/features
 	$(FEATURES) out/features/auto.pt --model runs/between $(VALID_FEATURES) \
-	  $(patsubst %,collections/%:valid,$(VALID_DOMAINS) omniglot quickdraw tiny_imagenet)
+	  $(patsubst %,collections/%:valid,$(VALID_DOMAINS) plate-characters omniglot quickdraw tiny_imagenet)
 	$(FEATURES) out/features/coarse.pt --model runs/between $(VALID_FEATURES) --coarse 32 --size 128 \
 	  collections/tiny_imagenet:valid
 	$(PYTHON_ONE) tools/compare_novelty.py out/features/auto.pt runs/between
+	$(PYTHON_ONE) tools/compare_temperatures.py out/features/auto.pt,out/features/coarse.pt runs/between
 	$(PYTHON_ONE) tools/calibrate_features.py runs/between out/features/auto.pt,out/features/coarse.pt
 	$(BIN)/cnaps ship runs/between src/cnaps/models/cnaps-lite0
 
@@ -289,4 +294,4 @@ results: $(READY)
 	$(BIN)/python tools/results.py
 
 clean:
-	rm -rf $(VENV) $(LIGHT) $(OLDEST) build dist *.egg-info src/*.egg-info .coverage .pytest_cache .mypy_cache .ruff_cache
+	rm -rf web/node_modules web/public/model.safetensors web/public/licences.txt $(VENV) $(LIGHT) $(OLDEST) build dist *.egg-info src/*.egg-info .coverage .pytest_cache .mypy_cache .ruff_cache
