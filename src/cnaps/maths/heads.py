@@ -148,6 +148,9 @@ class RidgeHead(Head):
     Prototypes are hard to beat with one example a class, regression with many; a learned mix takes the better of
     both. Each group is of unit length and has a learned weight. All of it follows from class statistics by one
     solve of the size of the context.
+
+    Images are more like the mean of many examples than like a single one, whatever their class, so a class of few
+    examples is given what it lacks: `few_shot_bias`.
     """
 
     name = "ridge"
@@ -179,12 +182,32 @@ class RidgeHead(Head):
         wanted = (eye(ways, rows) - 1 / ways) * xp.sqrt(average)  # one-hot, centred
         regression = _ridge(rows, spokes, wanted, xp.exp(self.numbers["log_ridge"]))
         temperature = xp.exp(self.numbers["log_temperature"])
-        return RidgeClassifier(regression * temperature[0], unit(prototypes) * temperature[1], centre, weight)
+        bias = few_shot_bias(counts, temperature)
+        return RidgeClassifier(
+            regression * temperature[0], unit(prototypes) * temperature[1], centre, weight, bias
+        )
 
     def directions(self, statistics: ClassStatistics) -> Array:
         """With the solution and what it is solved for kept, the regression is the same, whatever else is lost."""
         made = self.classifier(statistics)
         return namespace(made.weight).concat([made.regression, made.prototypes], axis=0)
+
+
+# Chosen on validation domains (`python -m benchmarks.unequal` measures it): a share of the temperatures, and the
+# number of examples from which on more of them change little.
+_FEW, _MANY = 0.12, 20.0
+
+
+def few_shot_bias(counts: Array, temperature: Array) -> Array:
+    """What is added to the logit of each class (C,), by its number of examples: nothing where all have as many.
+
+    >>> import numpy as np
+    >>> few_shot_bias(np.array([1.0, 5.0, 20.0]), np.array([8.0, 5.0])).round(2).tolist()
+    [3.67, 1.43, 0.0]
+    """
+    xp = namespace(counts)
+    lack = xp.log(1 + _MANY / counts)
+    return _FEW * xp.sum(temperature) * (lack - xp.min(lack))
 
 
 def _ridge(rows: Array, spokes: Array, wanted: Array, ridge: Array) -> Array:
@@ -198,17 +221,18 @@ def _ridge(rows: Array, spokes: Array, wanted: Array, ridge: Array) -> Array:
 
 @dataclass(frozen=True)
 class RidgeClassifier:
-    """logits = W v + P v / |v| with v = weight * (x - centre)."""
+    """logits = W v + P v / |v| + bias with v = weight * (x - centre)."""
 
     regression: Array
     prototypes: Array
     centre: Array
     weight: Array
+    bias: Array
 
     def __call__(self, features: Array) -> Array:
         """(M, d) -> (M, C)."""
         v = (features - self.centre) * self.weight
-        return v @ self.regression.T + unit(v) @ self.prototypes.T
+        return v @ self.regression.T + unit(v) @ self.prototypes.T + self.bias
 
 
 class MahalanobisHead(Head):
@@ -317,4 +341,4 @@ def create_head(name: str, groups: Sequence[int], numbers: Mapping[str, Array]) 
     return HEADS[name](groups, numbers)
 
 
-__all__ = ["HEADS", "Classifier", "Head", "create_head", "orthonormal_rows"]
+__all__ = ["HEADS", "Classifier", "Head", "create_head", "few_shot_bias", "orthonormal_rows"]

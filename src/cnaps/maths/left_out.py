@@ -13,7 +13,15 @@ import numpy as np
 
 from cnaps.errors import InputError
 from cnaps.maths.arrays import sigmoid, split
-from cnaps.maths.heads import CosineHead, Head, LinearHead, MahalanobisHead, RidgeHead, orthonormal_rows
+from cnaps.maths.heads import (
+    CosineHead,
+    Head,
+    LinearHead,
+    MahalanobisHead,
+    RidgeHead,
+    few_shot_bias,
+    orthonormal_rows,
+)
 from cnaps.maths.statistics import ClassStatistics
 
 
@@ -91,7 +99,8 @@ def _ridge(head: RidgeHead, x: np.ndarray, labels: np.ndarray, members: np.ndarr
         diagonal = inverse.diagonal()[mine] - (own * change).sum(1)
         answers = (inverse @ wanted)[mine] - change[:, :1] * (ones @ wanted) - change[:, 1:] * (solved @ wanted)
         regression = wanted[mine] - answers / diagonal[:, None]
-        logits[mine] = temperature[0] * regression + temperature[1] * around.cosines
+        bias = few_shot_bias(1 / averages.max(1), temperature)
+        logits[mine] = temperature[0] * regression + temperature[1] * around.cosines + bias
     return logits
 
 
