@@ -119,3 +119,40 @@ def test_merged_statistics_are_those_of_the_union_in_any_order(scatter: bool) ->
         for mine, one in zip(running.scatter or (), whole.scatter or (), strict=True):
             assert len(mine) <= 6
             torch.testing.assert_close((mine.T @ mine).float(), one.T @ one, atol=1e-3, rtol=1e-3)
+
+
+def test_classes_of_few_examples_are_given_what_they_lack_and_equal_ones_nothing() -> None:
+    import numpy as np
+
+    from cnaps.maths.heads import few_shot_bias
+
+    temperature = np.array([8.0, 5.0], np.float32)
+    assert few_shot_bias(np.array([5.0, 5.0, 5.0], np.float32), temperature).tolist() == [0, 0, 0]
+    counts = np.array([1.0, 5.0, 20.0, 100.0], np.float32)
+    found = few_shot_bias(counts, temperature)
+    assert (np.diff(found) < 0).all()
+    assert found[-1] == 0
+    same = few_shot_bias(torch.from_numpy(counts), torch.from_numpy(temperature))
+    np.testing.assert_allclose(same.numpy(), found, rtol=1e-6)
+
+
+def test_one_example_beside_many_is_found() -> None:
+    """Classes around their own directions: without help every image of the lone one goes to the others."""
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(4, 64, generator=generator)
+
+    def draw(counts: list[int]) -> tuple[Tensor, Tensor]:
+        labels = torch.repeat_interleave(torch.arange(4), torch.tensor(counts))
+        return centres[labels] + 2.0 * torch.randn(len(labels), 64, generator=generator), labels
+
+    head = RidgeHead([64])
+    context, labels = draw([1, 20, 20, 20])
+    asked, truth = draw([100] * 4)
+    with torch.no_grad():
+        made = head.classifier(ClassStatistics.of(head.embed(context), labels, 4, scatter=True))
+        logits = made(head.embed(asked))
+    lone = truth == 0
+    assert (logits.argmax(1) == truth)[lone].float().mean() > (logits - made.bias).argmax(1)[lone].eq(
+        0
+    ).float().mean() + 0.2
+    assert (logits.argmax(1) == truth).float().mean() > ((logits - made.bias).argmax(1) == truth).float().mean()

@@ -178,8 +178,8 @@ class FewShotClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):
         """
         task = self._fitted()
         level = None
-        if none_of_these is not False:
-            level = task.none_beyond() if none_of_these is True else task.none_beyond(none_of_these)
+        if none_of_these:
+            level = task.none_beyond() if none_of_these is True else task.none_beyond(float(none_of_these))
 
         def both(features: np.ndarray) -> np.ndarray:
             return np.column_stack([task.probabilities(features), task.novelty(features)])
