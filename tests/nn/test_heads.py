@@ -126,14 +126,16 @@ def test_classes_of_few_examples_are_given_what_they_lack_and_equal_ones_nothing
 
     from cnaps.maths.heads import few_shot_bias
 
-    temperature = np.array([8.0, 5.0], np.float32)
-    assert few_shot_bias(np.array([5.0, 5.0, 5.0], np.float32), temperature).tolist() == [0, 0, 0]
-    counts = np.array([1.0, 5.0, 20.0, 100.0], np.float32)
-    found = few_shot_bias(counts, temperature)
+    temperature, within, spread = np.array([8.0, 5.0]), np.array(90.0), np.array(9.0)
+    assert few_shot_bias(np.array([5.0, 5.0, 5.0]), within, spread, temperature).tolist() == [0, 0, 0]
+    counts = np.array([1.0, 5.0, 20.0, 100.0])
+    found = few_shot_bias(counts, within, spread, temperature)
     assert (np.diff(found) < 0).all()
     assert found[-1] == 0
-    same = few_shot_bias(torch.from_numpy(counts), torch.from_numpy(temperature))
-    np.testing.assert_allclose(same.numpy(), found, rtol=1e-6)
+    same = few_shot_bias(*(torch.from_numpy(each) for each in (counts, within, spread, temperature)))
+    np.testing.assert_allclose(same.numpy(), found)
+    nothing_to_see = few_shot_bias(counts, within, np.array(0.1), temperature)  # classes do not differ
+    assert nothing_to_see.tolist() == [0, 0, 0, 0]
 
 
 def test_one_example_beside_many_is_found() -> None:

@@ -182,7 +182,9 @@ class RidgeHead(Head):
         wanted = (eye(ways, rows) - 1 / ways) * xp.sqrt(average)  # one-hot, centred
         regression = _ridge(rows, spokes, wanted, xp.exp(self.numbers["log_ridge"]))
         temperature = xp.exp(self.numbers["log_temperature"])
-        bias = few_shot_bias(counts, temperature)
+        moments = [xp.sum((cast(rows, weight) * weight) ** 2) for rows in scatter]
+        spread = xp.sum(((means - xp.mean(means, axis=0)) * weight) ** 2)
+        bias = few_shot_bias(counts, sum(moments), spread, temperature)
         return RidgeClassifier(
             regression * temperature[0], unit(prototypes) * temperature[1], centre, weight, bias
         )
@@ -193,21 +195,26 @@ class RidgeHead(Head):
         return namespace(made.weight).concat([made.regression, made.prototypes], axis=0)
 
 
-# Chosen on validation domains (`python -m benchmarks.unequal` measures it): a share of the temperatures, and the
-# number of examples from which on more of them change little.
-_FEW, _MANY = 0.12, 20.0
+def few_shot_bias(counts: Array, deviation: Array, spread: Array, temperature: Array) -> Array:
+    """What is added to the logit of each class (..., C), by its number of examples; nothing where all have as many.
 
-
-def few_shot_bias(counts: Array, temperature: Array) -> Array:
-    """What is added to the logit of each class (C,), by its number of examples: nothing where all have as many.
+    `deviation` (...,) is the sum of squared distances of examples from their class mean, `spread` that of class
+    means from their centre. Of the variance of a mean of n examples the share w / (w + b n) is chance, with w the
+    variance within classes and b that between them. By this share an image's answer to its own class falls short;
+    half of it, what puts the border between two classes back into the middle, is given back.
 
     >>> import numpy as np
-    >>> few_shot_bias(np.array([1.0, 5.0, 20.0]), np.array([8.0, 5.0])).round(2).tolist()
-    [3.67, 1.43, 0.0]
+    >>> deviation, spread, temperature = np.array(23.0), np.array(2.0), np.array([8.0, 5.0])
+    >>> few_shot_bias(np.array([1.0, 5.0, 20.0]), deviation, spread, temperature).round(2).tolist()
+    [3.59, 1.15, 0.0]
     """
-    xp = namespace(counts)
-    lack = xp.log(1 + _MANY / counts)
-    return _FEW * xp.sum(temperature) * (lack - xp.min(lack))
+    xp, ways = namespace(counts), counts.shape[-1]
+    freedom = xp.sum(counts, axis=-1) - ways
+    within = deviation / xp.where(freedom > 1, freedom, xp.ones_like(freedom))
+    between = spread / max(ways - 1, 1) - within * xp.mean(1 / counts, axis=-1)
+    between = xp.where(between > 0, between, xp.zeros_like(between))
+    chance = within[..., None] / (within[..., None] + between[..., None] * counts + 1e-12)
+    return xp.sum(temperature) / 2 * (chance - xp.min(chance, axis=-1, keepdims=True))
 
 
 def _ridge(rows: Array, spokes: Array, wanted: Array, ridge: Array) -> Array:
