@@ -126,16 +126,19 @@ def test_classes_of_few_examples_are_given_what_they_lack_and_equal_ones_nothing
 
     from cnaps.maths.heads import few_shot_bias
 
-    temperature, within, spread = np.array([8.0, 5.0]), np.array(90.0), np.array(9.0)
-    assert few_shot_bias(np.array([5.0, 5.0, 5.0]), within, spread, temperature).tolist() == [0, 0, 0]
+    deviation, spread, size, ridge, temperature = map(np.array, (90.0, 9.0, 3.0, 0.4, [8.0, 5.0]))
+    rest = size, ridge, temperature
+    assert few_shot_bias(np.array([5.0, 5.0, 5.0]), deviation, spread, *rest).tolist() == [0, 0, 0]
     counts = np.array([1.0, 5.0, 20.0, 100.0])
-    found = few_shot_bias(counts, within, spread, temperature)
+    found = few_shot_bias(counts, deviation, spread, *rest)
     assert (np.diff(found) < 0).all()
     assert found[-1] == 0
-    same = few_shot_bias(*(torch.from_numpy(each) for each in (counts, within, spread, temperature)))
+    same = few_shot_bias(*(torch.from_numpy(each) for each in (counts, deviation, spread, *rest)))
     np.testing.assert_allclose(same.numpy(), found)
-    nothing_to_see = few_shot_bias(counts, within, np.array(0.1), temperature)  # classes do not differ
+    nothing_to_see = few_shot_bias(counts, deviation, np.array(0.1), *rest)  # classes do not differ
     assert nothing_to_see.tolist() == [0, 0, 0, 0]
+    weak = few_shot_bias(counts, deviation / 1e4, spread / 1e4, *rest)  # all images look alike: answers are weak
+    assert weak.max() < 0.01 * found.max()
 
 
 def test_one_example_beside_many_is_found() -> None:

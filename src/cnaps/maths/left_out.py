@@ -101,7 +101,8 @@ def _ridge(head: RidgeHead, x: np.ndarray, labels: np.ndarray, members: np.ndarr
         regression = wanted[mine] - answers / diagonal[:, None]
         counts = np.tile(1 / averages.max(1), (len(mine), 1))  # (m, C)
         deviation = kernel.diagonal().sum() - kernel.diagonal()[mine] - (counts * around.norms).sum(1)
-        bias = few_shot_bias(counts, deviation, around.spread, temperature)
+        ridge_itself = np.exp(numbers["log_ridge"])
+        bias = few_shot_bias(counts, deviation, around.spread, around.size, ridge_itself, temperature)
         logits[mine] = temperature[0] * regression + temperature[1] * around.cosines + bias
     return logits
 
@@ -138,7 +139,9 @@ class _Centred:
         middle[:, k] -= weight * own
         self.norms, self.spread = norms, norms.sum(1) - len(averages) * middles
         length = self.length[:, None]
-        sizes = (norms - 2 * middle + length) * ((itself - 2 * own)[:, None] + length)
+        prototypes = norms - 2 * middle + length
+        self.size = prototypes.mean(1)  # (m,): of the prototypes, squared
+        sizes = prototypes * ((itself - 2 * own)[:, None] + length)
         self.cosines = (inner - middle - own[:, None] + length) / np.sqrt(np.maximum(sizes, 1e-24))  # (m, C)
 
 
