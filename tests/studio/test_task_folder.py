@@ -13,7 +13,7 @@ import pytest
 from cnaps.errors import CheckpointError, InputError
 from cnaps.runtime.engine import open_engine
 from cnaps.runtime.task import Examples, FittedTask
-from cnaps.runtime.taskfile import write_task
+from cnaps.runtime.taskfile import versions_in, write_task
 from cnaps.serving.tasks import TaskFolder
 from cnaps.weights import DEFAULT_MODEL
 
@@ -75,9 +75,21 @@ def ask_all_workers(server: Server, name: str, picture: Path) -> set[str | int]:
 def test_every_task_of_the_folder_is_served_by_its_name(server: Server, pictures: Pictures) -> None:
     names = ["animals.safetensors", "damaged.safetensors", "things.task"]
     assert server.client.get("/tasks").json() == {"tasks": names}
-    assert server.client.get("/health").json() == {"status": "ok", "tasks": 3}
+    assert server.client.get("/health").json()["tasks"] == 3
     assert ask_all_workers(server, "animals.safetensors", pictures["panda"][9]) == {"panda"}
     assert ask_all_workers(server, "things.task", pictures["watch"][9]) == {"watch"}
+
+
+def test_a_task_is_addressed_without_the_ending_of_its_file(server: Server, pictures: Pictures) -> None:
+    assert ask(server, "animals", pictures["panda"][9]) == ("panda", "")
+    assert ask(server, "things", pictures["watch"][9]) == ("watch", "")
+    assert ask(server, "anim", pictures["panda"][9])[0] == 404
+
+
+def test_health_tells_the_version_of_each_task(server: Server, folder: Path) -> None:
+    versions = server.client.get("/health").json()["versions"]
+    assert versions["animals.safetensors"] == versions_in(folder / "animals.safetensors")
+    assert versions["animals.safetensors"]["task"] != versions["things.task"]["task"]
 
 
 def test_a_damaged_file_is_refused_by_name_and_the_others_go_on(server: Server, pictures: Pictures) -> None:

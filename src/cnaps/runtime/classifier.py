@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
+import tempfile
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any
@@ -14,15 +17,17 @@ from sklearn.exceptions import NotFittedError
 from cnaps.errors import CnapsError, InputError
 from cnaps.images.inputs import Images, as_images, stream
 from cnaps.images.sources import columns_of, image_column, labelled_images, plain_images
-from cnaps.progress import progress_bar
 from cnaps.runtime.engine import Engine, open_engine
 from cnaps.runtime.export import export_onnx
+from cnaps.runtime.hub import fetch, push
 from cnaps.runtime.novelty import NONE
 from cnaps.runtime.review import Judgement, judge
 from cnaps.runtime.suggest import Suggestion, suggest
 from cnaps.runtime.task import Examples, FittedTask, Name, check_enough, check_names, choose_size
 from cnaps.runtime.taskfile import read_task, write_task
 from cnaps.weights import DEFAULT_MODEL
+
+_SECONDS = 2.0  # between two lines of `verbose`
 
 
 class FewShotClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):
@@ -59,7 +64,7 @@ class FewShotClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):
         `raise` the error of an image that cannot be read, or `skip` it with a warning: examples are left out, and
         images to classify have None as their class and NaN as their probabilities.
     verbose:
-        Show how far reading and classifying are.
+        Say on standard error how many images have been looked at.
     device:
         `auto`, `cpu`, `cuda`, ...; a `CNAPs` given as `model` stays where it is.
 
@@ -280,6 +285,21 @@ class FewShotClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):
         classifier.task_ = task
         return classifier
 
+    def push_to_hub(self, repository: str, *, public: bool = False, token: str | None = None) -> str:
+        """Upload what was learned as a task file to `OWNER/NAME` on the hub, with a card; its address."""
+        with tempfile.TemporaryDirectory(prefix="cnaps-") as scratch:
+            path = os.path.join(scratch, f"{repository.rpartition('/')[2]}.task")
+            self.save(path)
+            return push(path, repository, public=public, token=token)
+
+    @classmethod
+    def from_pretrained(
+        cls, source: str | os.PathLike[str], model: Any = None, *, token: str | None = None
+    ) -> FewShotClassifier:
+        """From a repository of the hub or a folder: with a task file fitted, with a model ready to fit."""
+        found = fetch(source, token=token)
+        return cls.load(found, model) if found.is_file() else cls(str(found))
+
     def export_onnx(self, path: str | os.PathLike[str]) -> None:
         """Write an ONNX file that needs nothing of this package; see `cnaps.runtime.export` for its use."""
         export_onnx(self._fitted(), path)
@@ -333,12 +353,13 @@ class FewShotClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):
         where: list[int] = []
         parts = [of(np.empty((0, task.statistics.means.shape[1]), np.float32))]
         unread: list[int] = []
-        with progress_bar(visible=None if self.verbose else False) as bar:
-            row = bar.add_task("looking", total=len(images) if isinstance(images, Sized) else None, note="")
-            for indices, pixels in stream(images, task.image_size, on_error=self._on_error(unread)):
-                where += indices
-                parts.append(of(task.features(pixels)))
-                bar.update(row, completed=indices[-1] + 1)
+        total, said = f" of {len(images)}" if isinstance(images, Sized) else "", 0.0
+        for indices, pixels in stream(images, task.image_size, on_error=self._on_error(unread)):
+            where += indices
+            parts.append(of(task.features(pixels)))
+            if self.verbose and time.monotonic() - said > _SECONDS:
+                print(f"[FewShotClassifier] {indices[-1] + 1}{total} images", file=sys.stderr, flush=True)
+                said = time.monotonic()
         found = np.concatenate(parts)
         unknown: Any = False if found.dtype == bool else np.nan
         answers = np.full((len(where) + len(unread), *shape), unknown, found.dtype)

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -20,13 +20,13 @@ import numpy as np
 from cnaps import values
 from cnaps.errors import InputError
 from cnaps.images.inputs import Images, OnError, as_images, look_at, stream
-from cnaps.images.sizes import auto_size
-from cnaps.maths.arrays import unit
+from cnaps.images.sizes import Look, auto_size
+from cnaps.maths.calibration import own_calibration, temperature
 from cnaps.maths.heads import Classifier
 from cnaps.maths.left_out import left_out_logits
 from cnaps.maths.statistics import ClassStatistics
 from cnaps.runtime.engine import Engine, Network, Support
-from cnaps.runtime.novelty import STRANGE, none_level
+from cnaps.runtime.novelty import STRANGE, none_level, novelty
 
 Name: TypeAlias = str | int
 UPDATES = {"freeze": "freeze", "recompute": "recompute", "fixed": "freeze", "paper": "recompute"}  # and old names
@@ -34,12 +34,18 @@ _UNSOUND = "this task gives no probabilities: its numbers, or those of its model
 
 
 _LOOKED_AT = 16  # examples that decide about the size
+_JUDGED, _JUDGED_CLASSES = 150, 100  # about as many examples are left out in turn; of more classes, none
 _QUICK = 400  # examples that are left out in turn in less than a second
 _PICKLED = 600_000  # bytes of scatter that are pickled exactly; more goes as into a task file
 _KEPT = 100  # features of examples of a class that a task remembers, to tell what is unlike them
 
 
-def choose_size(engine: Engine, images: Sequence[Any], wanted: int | str = "auto") -> int:
+def choose_size(
+    engine: Engine,
+    images: Sequence[Any],
+    wanted: int | str = "auto",
+    look: Callable[[Any], Look | None] = look_at,
+) -> int:
     """The size at which a task's images are read: the one wanted, or by `auto` what its examples are worth.
 
     A model that was trained at one size is used at that size unless another is asked for.
@@ -52,7 +58,7 @@ def choose_size(engine: Engine, images: Sequence[Any], wanted: int | str = "auto
     if not sizes:
         return engine.image_size
     step = max(1, len(images) // _LOOKED_AT)
-    looks = [look for image in images[::step] if (look := look_at(image)) is not None]
+    looks = [found for image in images[::step] if (found := look(image)) is not None]
     return min(sizes, key=lambda size: abs(size - auto_size(looks)))
 
 
@@ -68,7 +74,7 @@ class Examples:
     def read(
         cls,
         images: Images,
-        labels: Sequence[Any],
+        labels: Sequence[Any] | np.ndarray,
         size: int,
         on_error: OnError | None = None,
         weights: Sequence[float] | np.ndarray | None = None,
@@ -136,6 +142,7 @@ class FittedTask:
     seen: int  # examples so far
     image_size: int
     threshold: float | None = None  # the novelty beyond which an image is none of the classes, where it is known
+    calibration: float = 0.0  # what the first examples, left out in turn, said of log T beside the model's notes
     prior: np.ndarray | None = None  # (C,) logarithms of class weights; None: every class counts alike
     fits: np.ndarray | None = None  # (n,) what examples are given for their own class when left out; None: not yet
 
@@ -150,7 +157,9 @@ class FittedTask:
             statistics = _statistics(engine, made.features, support, len(names))
         task = cls(engine, names, made.film, statistics, made.embedding, len(support.labels), size)
         plain = slice(len(examples.names))  # a mirror image is no other example
-        return task._running(made.network)._judged_by(made.features[plain], examples.names)
+        features, labels = made.features[plain], support.labels[plain]
+        task = replace(task, calibration=task._own_calibration(features, labels))
+        return task._running(made.network)._judged_by(features, examples.names)
 
     def update(self, examples: Examples, *, mode: str = "freeze", flip: bool = False) -> FittedTask:
         """After more examples, of known classes or new ones; earlier images are not needed.
@@ -183,6 +192,7 @@ class FittedTask:
             embedding,
             self.seen + len(support.labels),
             self.image_size,
+            calibration=self.calibration,
             prior=self._prior_of(names),
         )._running(network)
         if self.shown is None or network is not self._network:  # earlier features are of other FiLM
@@ -244,13 +254,9 @@ class FittedTask:
 
     @property
     def temperature(self) -> float:
-        """What logits are divided by, so that probabilities mean what they say.
-
-        log T = a + b log(ways) + c log(shots), with `"calibration": [a, b, c]` in the model's notes.
-        """
-        a, b, c = self.engine.notes.get("calibration", (0.0, 0.0, 0.0))
+        """What logits are divided by, so that probabilities mean what they say; see `maths.calibration`."""
         shots = float(np.mean(self.statistics.counts))
-        return math.exp(a + b * math.log(len(self.names)) + c * math.log(max(shots, 1.0)))
+        return temperature(self.engine.notes, len(self.names), shots) * math.exp(self.calibration)
 
     def features(self, pixels: np.ndarray) -> np.ndarray:
         """Adapted features (n, d) of pixels uint8 (n, 3, S, S); they hold for as long as FiLM does."""
@@ -286,10 +292,21 @@ class FittedTask:
         """
         return softmax(self._calibrated(left_out_logits(self.engine.head, features, labels)))
 
+    def _own_calibration(self, features: np.ndarray, labels: np.ndarray) -> float:
+        if not 1 < len(self.names) <= _JUDGED_CLASSES:
+            return 0.0
+        counts = np.cumsum(labels == np.arange(len(self.names))[:, None], axis=1)  # (C, N)
+        turn = counts[labels, np.arange(len(labels))]  # the how-manieth of its class an example is
+        some = np.sort(np.argsort(turn, kind="stable")[: max(_JUDGED, 2 * len(self.names))])
+        with _sound():
+            logits = left_out_logits(self.engine.head, features[some], labels[some])
+        shots = len(some) / len(self.names)
+        return own_calibration(logits / temperature(self.engine.notes, len(self.names), shots), labels[some])
+
     def novelty(self, features: np.ndarray) -> np.ndarray:
-        """How unlike all classes features (n, d) are, 0..2: one minus the cosine to the nearest class mean."""
-        emphasis, means = self.engine.head.emphasis(features), self.statistics.means.astype(features.dtype)
-        return 1 - (unit(features * emphasis) @ unit(means * emphasis).T).max(1, initial=-1.0)
+        """How unlike all classes features (n, d) are, 0..2; see `novelty`."""
+        means = self.statistics.means.astype(features.dtype)
+        return novelty(features, means, self.engine.head.emphasis(features))
 
     def none_level(self, features: np.ndarray, labels: np.ndarray, share: float = STRANGE) -> float | None:
         """What `threshold` is after examples with these features (n, d) and labels (n,); see `none_level`."""
@@ -379,7 +396,7 @@ class FittedTask:
 
     @cached_property
     def _network(self) -> Network:
-        return self.engine.network(self.film)
+        return self.engine.network(self.film, self.image_size)
 
     @cached_property
     def shown(self) -> tuple[np.ndarray, list[Name]] | None:
@@ -445,7 +462,7 @@ def _sound() -> Iterator[None]:
         raise InputError(_UNSOUND) from error
 
 
-def check_names(labels: Sequence[Any]) -> list[Name]:
+def check_names(labels: Sequence[Any] | np.ndarray) -> list[Name]:
     """Labels as plain strings, integers or truth values."""
     if isinstance(labels, str | bytes) or not hasattr(labels, "__iter__"):
         raise InputError("labels are a list, one for each image")

@@ -54,6 +54,8 @@ def write_task(path: str | os.PathLike[str], task: FittedTask) -> None:
         "model": task.engine.name,
         "fingerprint": task.engine.fingerprint,
     }
+    if task.calibration:
+        about["calibration"] = task.calibration
     if task.threshold is not None:
         about["threshold"] = task.threshold
     if task.prior is not None:
@@ -134,6 +136,18 @@ def check_file(path: str | os.PathLike[str]) -> None:
         raise CheckpointError(f"{path} does not describe a task: {error}") from error
 
 
+def versions_in(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Which task and which model a file says it is: from its head alone, so it may be damaged further on."""
+    try:
+        with safe_open(path, "np") as file:
+            metadata = file.metadata() or {}
+        about = values.table(parse_json(metadata["about"]), "its description")
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path} is damaged or no task file: {error}") from error
+    short = {"task": metadata.get("digest"), "model": about.get("model"), "fingerprint": about.get("fingerprint")}
+    return {key: str(value or "")[:40] for key, value in short.items()}
+
+
 def check_task(about: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
     """Everything that can be said against a task without its model."""
     values.class_names(about["classes"])
@@ -143,6 +157,7 @@ def check_task(about: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
     for name in tensors.keys() - {"counts", "scatter_rows"}:
         if tensors[name].dtype.kind != "f":
             raise ValueError(f"{name} holds {tensors[name].dtype}")
+    values.number(about.get("calibration", 0.0), "the calibration", -3, 3)
     if about.get("threshold") is not None:
         values.number(about["threshold"], "the threshold", 0, 2)
     if "fits" in tensors and not ((tensors["fits"] >= 0) & (tensors["fits"] <= 1)).all():
@@ -179,9 +194,8 @@ def _rebuild(engine: Engine, about: dict[str, Any], tensors: dict[str, np.ndarra
     embedding = tensors["task_embedding"].astype(np.float64)
     film = tensors["film"].astype(np.float32)
     prior = np.array(about["prior"], np.float64) if "prior" in about else None
-    threshold = about.get("threshold")
-    fits = tensors.get("fits")
-    return FittedTask(engine, names, film, statistics, embedding, about["seen"], size, threshold, prior, fits)
+    more = about.get("threshold"), about.get("calibration", 0.0), prior, tensors.get("fits")
+    return FittedTask(engine, names, film, statistics, embedding, about["seen"], size, *more)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,11 @@ from fastapi.responses import FileResponse, PlainTextResponse, Response
 from pydantic import BaseModel
 from starlette.datastructures import UploadFile
 
+from cnaps import __version__
 from cnaps.errors import CnapsError
 from cnaps.runtime.task import FittedTask
-from cnaps.runtime.taskfile import read_task
+from cnaps.runtime.taskfile import read_task, versions_in
+from cnaps.serving.access import AccessLog
 from cnaps.serving.decoding import MAX_BYTES, Decoder
 from cnaps.serving.metrics import Metrics
 from cnaps.serving.safety import KNOWN, Guard, shown
@@ -94,8 +96,11 @@ class Batcher:
                         future.set_result(answer)
 
     def _compute(self, fitted: FittedTask, images: list[np.ndarray]) -> list[tuple[np.ndarray, float]]:
+        begun = time.perf_counter()
         features = fitted.features(np.stack(images).transpose(0, 3, 1, 2))
         probabilities, novelty = fitted.probabilities(features), fitted.novelty(features)
+        self.metrics.observe("batch_seconds", time.perf_counter() - begun)
+        self.metrics.observe("batch_images", len(images))
         self.metrics.add("batches_total")
         self.metrics.add("images_total", len(images))
         return list(zip(probabilities, novelty.tolist(), strict=True))
@@ -113,10 +118,11 @@ def add_prediction(
     decoder: Decoder,
     max_waiting: int = MAX_WAITING,
     counts: str | None = None,
+    versions: Mapping[str, str] | None = None,
 ) -> Batcher:
     """Add predictions, `/health`, `/metrics` and `/docs` to an application; close what it returns.
 
-    Processes that serve together share the folder `counts`.
+    Processes that serve together share the folder `counts`; `versions` are those of a single task file.
     """
     metrics = Metrics(counts)
     batcher = Batcher(metrics)
@@ -134,11 +140,13 @@ def add_prediction(
             metrics.add("busy_total")
             raise HTTPException(503, "too many images are waiting", {"Retry-After": "1"})
         metrics.add("waiting_images", len(uploads))
+        received = time.perf_counter()
         size = fitted.image_size if fitted else None
         try:
             decoded = await asyncio.gather(
                 *(asyncio.to_thread(decoder.decode, data, size) for _, data in uploads), return_exceptions=True
             )
+            metrics.observe("decoding_seconds", time.perf_counter() - received)
             images = [d.pixels for d in decoded if not isinstance(d, BaseException)]
             if images and fitted is None:
                 raise HTTPException(409, "nothing has been learned yet: give examples of at least two classes")
@@ -155,7 +163,8 @@ def add_prediction(
             else:
                 assert fitted is not None
                 predictions.append(_prediction(name, fitted, *next(answers)))
-        metrics.add("request_seconds_total", time.perf_counter() - begun)
+        metrics.add("request_seconds_total", seconds := time.perf_counter() - begun)
+        metrics.observe("request_seconds", seconds)
         if all(p.error for p in predictions):
             raise HTTPException(422, [p.model_dump(include={"name", "error"}) for p in predictions])
         return Answer(predictions=predictions)
@@ -187,14 +196,22 @@ def add_prediction(
 
     @app.get("/health")
     async def health(request: Request) -> dict[str, Any]:
-        """Whether the server can answer; and what it knows, to those who have the token if one is needed."""
-        about: dict[str, Any]
+        """Whether the server can answer, and by which versions.
+
+        Names, of classes and of tasks, are for those who have the token if one is needed.
+        """
+        about: dict[str, Any] = {"status": "ok", "version": __version__}
         if isinstance(source, TaskFolder):
-            about = {"status": "ok", "tasks": len(source.files())}
+            named: dict[str, Any] = {"tasks": len(source.files()), "versions": source.versions()}
         else:
             known = source()
-            about = {"status": "ok" if known else "nothing learned yet", "classes": known.names if known else []}
-        return about if request.scope.get(KNOWN) else {"status": about["status"]}
+            about["status"] = "ok" if known else "nothing learned yet"
+            named = {"classes": known.names if known else []}
+            if versions is not None:
+                about |= versions
+            elif known:
+                about |= {"model": known.engine.name, "fingerprint": known.engine.fingerprint}
+        return about | named if request.scope.get(KNOWN) else about
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def counters() -> str:
@@ -215,11 +232,16 @@ def create_serving(
     token: str | None = None,
     max_waiting: int = MAX_WAITING,
     counts: str | None = None,
+    access_log: str | None = None,
 ) -> FastAPI:
-    """An application that answers predictions of a task file, or of every one in a folder, and nothing else."""
+    """An application that answers predictions of a task file, or of every one in a folder, and nothing else.
+
+    `access_log` is `text` or `json` where each request is to be written to standard error.
+    """
     from fastapi.staticfiles import StaticFiles
 
     source = open_tasks(task, model)
+    versions = None if isinstance(source, TaskFolder) else versions_in(task)
     decoder = Decoder(0)  # each image is decoded at the size of its task
 
     @contextlib.asynccontextmanager
@@ -230,8 +252,10 @@ def create_serving(
 
     app = FastAPI(title="cnaps", docs_url=None, redoc_url=None, lifespan=lifespan)
     app.add_middleware(Guard, token=token)
+    if access_log:
+        app.add_middleware(AccessLog, style=access_log)
     app.add_exception_handler(RequestValidationError, explain_input)
-    batcher = add_prediction(app, source, decoder, max_waiting, counts)
+    batcher = add_prediction(app, source, decoder, max_waiting, counts, versions)
     app.mount("/static", StaticFiles(directory=_STATIC))
     return app
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
 from pathlib import Path
 
 from cnaps.errors import CheckpointError, CnapsError, InputError
 from cnaps.runtime.task import FittedTask
-from cnaps.runtime.taskfile import read_task
+from cnaps.runtime.taskfile import read_task, versions_in
 
 ENDINGS = (".safetensors", ".task")
 _KEPT = 32  # tasks in memory: each holds the weights of its network with FiLM folded in
@@ -32,9 +33,24 @@ class TaskFolder:
             raise CnapsError(f"the folder of tasks cannot be read: {error.strerror or error}") from error
         return {path.name: path for path in found if path.is_file()}
 
+    def versions(self) -> dict[str, dict[str, str]]:
+        """Task, model and fingerprint by the name of the file, of those that can be read."""
+        found = {}
+        for name, path in self.files().items():
+            with contextlib.suppress(CheckpointError):
+                found[name] = versions_in(path)
+        return found
+
     def find(self, name: str) -> FittedTask:
-        """The task as its file is now: KeyError where there is none, CheckpointError where it is damaged."""
-        path = self.files()[name]
+        """The task as its file is now, with or without the ending of its name.
+
+        KeyError where there is none, CheckpointError where it is damaged.
+        """
+        files = self.files()
+        path = next((files[each] for each in (name, f"{name}.task", f"{name}.safetensors") if each in files), None)
+        if path is None:
+            raise KeyError(name)
+        name = path.name
         with self._lock:
             # before reading: a file that is replaced meanwhile then differs from its stamp, and is read again
             stamp = _stamp(path)
