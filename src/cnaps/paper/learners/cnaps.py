@@ -22,12 +22,16 @@ class TrainedLearner:
     def adapt(self, images: Tensor, labels: Tensor) -> Predictor:
         """Read the context."""
         adapted = self.model.adapt(self.model.preprocess(images), labels)
-        ways = int(labels.max()) + 1
-        a, b, c = self.model.notes.get("calibration", (0.0, 0.0, 0.0))
-        temperature = math.exp(a + b * math.log(ways) + c * math.log(len(labels) / ways))
+        temperature = self.temperature(labels)
         return Predictor(
             lambda pixels: adapted.logits(self.model.preprocess(pixels)) / temperature, _count(adapted)
         )
+
+    def temperature(self, labels: Tensor) -> float:
+        """What the logits of a task with these labels (N,) are divided by; 1 if the model does not say."""
+        ways = int(labels.max()) + 1
+        a, b, c = self.model.notes.get("calibration", (0.0, 0.0, 0.0))
+        return math.exp(a + b * math.log(ways) + c * math.log(len(labels) / ways))
 
 
 def _count(fitted: Fitted) -> int:
