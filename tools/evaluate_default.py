@@ -100,7 +100,7 @@ def run(o: argparse.Namespace) -> None:
     model = load_model(o.model)
     a, b, c = model.notes.get("calibration", (0.0, 0.0, 0.0))
     films = torch.load(o.film, weights_only=False) if o.film not in ("own", "identity", "frozen") else None
-    limits = Limits(max_ways=20, max_context=200, max_targets_per_class=o.targets)
+    limits = Limits(max_ways=o.max_ways, max_context=o.max_context, max_targets_per_class=o.targets)
     for folder in o.collections:
         collection = Collection.open(folder)
         sampler = Sampler([collection], None if o.split == "all" else o.split, limits=limits, seed=o.seed)
@@ -180,7 +180,7 @@ def report(o: argparse.Namespace) -> None:
         "setup": {"learner": names, "tasks": o.about or ""},
         "scores": scores.to_json(),
         "name": o.result.name,
-        "title": "Few-shot accuracy",
+        "title": o.title,
         "made": provenance() | {"command": "make evaluate"},
     }
     data |= {
@@ -205,6 +205,8 @@ def main() -> None:
     runs.add_argument("--split", default="test")
     runs.add_argument("--tasks", type=int, default=100)
     runs.add_argument("--first", type=int, default=0)
+    runs.add_argument("--max-ways", type=int, default=20)
+    runs.add_argument("--max-context", type=int, default=200)
     runs.add_argument("--targets", type=int, default=10)
     runs.add_argument("--seed", type=int, default=0)
     runs.add_argument("--size", default="auto")
@@ -217,6 +219,7 @@ def main() -> None:
     reports.add_argument("--unseen", default="mnist,cifar10,cifar100,traffic_sign,dtd")
     reports.add_argument("--sets", default="")
     reports.add_argument("--about", default="")
+    reports.add_argument("--title", default="Few-shot accuracy")
     reports.set_defaults(call=report)
     o = parser.parse_args()
     torch.set_num_threads(1)
