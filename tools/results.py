@@ -47,6 +47,7 @@ def grid_report(data: dict[str, Any]) -> Report:
 KINDS: dict[str, Callable[[dict[str, Any]], Report]] = {
     "evaluation": comparison_report,
     "full-size": comparison_report,
+    "film": comparison_report,
     "comparison": comparison_report,
     "features": comparison_report,
     "ladder": comparison_report,
@@ -75,7 +76,7 @@ class Page:
 
 
 PAGES = (
-    Page("default-model", "How good is the default model?", ("evaluation", "full-size")),
+    Page("default-model", "How good is the default model?", ("evaluation", "film", "full-size")),
     Page("methods", "How do other methods compare?", ("comparison", "features", "grid")),
     Page("parts", "What is each part worth?", ("ladder", "ablation", "joint", "adapters")),
     Page("sizes", "How does accuracy grow with shots, and fall with ways?", ("sizes",)),

@@ -9,5 +9,5 @@ project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml")
 extras = project["optional-dependencies"]
 # the oldest web framework has a test client that the newest httpx does not fit
 client = [line for line in extras["dev"] if line.startswith("httpx")]
-for line in [*project["dependencies"], *extras["train"], *extras["serve"], *extras["ship"], *client]:
+for line in [*project["dependencies"], *extras["train"], *extras["serve"], *client]:
     print(line.replace(">=", "=="))

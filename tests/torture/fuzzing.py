@@ -336,10 +336,10 @@ def spoil_project(folder: Path, rng: np.random.Generator) -> None:
 class _Here:
     size = 32
 
-    def decode(self, data: bytes) -> Any:
+    def decode(self, data: bytes, size: int | None = None) -> Any:
         from cnaps.serving.decoding import _decode
 
-        return _decode(data, self.size)
+        return _decode(data, size or self.size)
 
 
 def read_project(folder: Path) -> None:

@@ -18,8 +18,8 @@ class DecoderHere:
 
     size = 32
 
-    def decode(self, data: bytes) -> Decoded:
-        return _decode(data, self.size)
+    def decode(self, data: bytes, size: int | None = None) -> Decoded:
+        return _decode(data, size or self.size)
 
 
 def save_tasks_and_models(folder: str) -> None:

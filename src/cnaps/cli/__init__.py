@@ -17,7 +17,20 @@ app = typer.Typer(
 )
 
 # Each module has a function register(app) that adds its commands; order here is the order in --help.
-MODULES = ("classify", "suggest", "studio", "data", "tasks", "train", "evaluate", "experiment", "weights", "check")
+MODULES = (
+    "classify",
+    "suggest",
+    "studio",
+    "data",
+    "tasks",
+    "train",
+    "evaluate",
+    "experiment",
+    "weights",
+    "hub",
+    "label_studio",
+    "check",
+)
 
 for _module in MODULES:
     importlib.import_module(f"cnaps.cli.{_module}").register(app)
@@ -47,8 +60,12 @@ def _root(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; a mistake of the user ends with one sentence and exit code 2."""
+    from cnaps import progress
     from cnaps.cli.common import echo
+    from cnaps.cli.display import progress_display
     from cnaps.errors import CnapsError
+
+    progress.show_with(progress_display)
 
     try:
         app(args=arguments)

@@ -34,12 +34,14 @@ class Adapted:
         classes: Tensor,
         statistics: ClassStatistics,
         task_embedding: Tensor,
+        image_size: int,
     ) -> None:
         self.model = model
         self.film = film
         self.classes = classes  # sorted labels (C,)
         self.statistics = statistics
         self.task_embedding = task_embedding  # z_G
+        self.image_size = image_size  # of the context: the network is the one for this size
         self.context_features: Tensor | None = None  # (N, d) of the context itself
 
     def features(self, images: Tensor, *, chunk_size: int | None = None) -> Tensor:
@@ -85,7 +87,7 @@ class Adapted:
         scatter = None if s.scatter is None else tuple(f.detach() for f in s.scatter)
         statistics = replace(s, means=s.means.detach(), scatter=scatter)
         film, embedding = self.film.detach(), self.task_embedding.detach()
-        return Adapted(self.model, film, self.classes, statistics, embedding)
+        return Adapted(self.model, film, self.classes, statistics, embedding, self.image_size)
 
     def keep(self, modules: list[nn.Module]) -> None:
         """Predict with the folded stem and stages that read the context, instead of folding them again."""
@@ -108,7 +110,7 @@ class Adapted:
             return self.classifier
 
     def _network(self, *, fuse: bool = True) -> AdaptedNetwork:
-        return self.model.network(self.film, fuse=fuse)
+        return self.model.network(self.film, self.image_size, fuse=fuse)
 
 
 class AdaptedNetwork(nn.Module):

@@ -177,8 +177,9 @@ def load_weights(module: nn.Module, state: Mapping[str, Tensor], source: str) ->
 def fingerprint(model: TaskModel) -> str:
     """A hash of the configuration and of every weight."""
     config = asdict(model.config)
-    if not config["shared_rank"]:  # came later: models without it keep the fingerprint that task files know
-        del config["shared_rank"]
+    for name in ("shared_rank", "shared_large"):  # came later: models without keep the fingerprint of task files
+        if config[name] == getattr(ModelConfig, name):
+            del config[name]
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
     for name, value in sorted(model.state_dict().items()):
         digest.update(name.encode())
@@ -199,6 +200,8 @@ def _check_settings(table: Any) -> None:
                 raise ValueError(f"{key} is true or false, not {value!r}")
         elif isinstance(default, str):
             values.name(value, key)
+        elif isinstance(default, float):
+            values.number(value, key, 0, 4096)
         elif value is not None or default is not None:
             values.count(value, key, 0, 4096)
 

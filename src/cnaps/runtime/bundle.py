@@ -20,6 +20,7 @@ from safetensors.numpy import load_file
 from cnaps import values
 from cnaps.errors import CheckpointError, CnapsError, InputError
 from cnaps.files import read_json
+from cnaps.images.sizes import LARGE, lora_share
 from cnaps.maths.heads import Head, create_head
 from cnaps.maths.statistics import ClassStatistics
 from cnaps.runtime.onnx import Graph, check_graph, read_graph
@@ -50,6 +51,7 @@ class Bundle:
         self.about = about
         self.notes: dict[str, Any] = {}
         self._state, self._graphs = state, graphs
+        self._layers: dict[float, Weights] = {}  # by the share of LoRA terms
         self.fingerprint: str = about["fingerprint"]
         self.image_size: int = about["image_size"]
         self.channels: list[int] = about["channels"]
@@ -112,23 +114,25 @@ class Bundle:
             starts = (f"adaptation.stage_encoders.{stage}.", f"adaptation.generators.{stage}.")
         return {name: value for name, value in self._state.items() if name.startswith(starts)}
 
-    @cached_property
-    def layers(self) -> Weights:
-        """The numbers of stem and stages without FiLM: folded, with low-rank terms."""
-        return self._folded(lora=True)
+    def layers(self, image_size: int) -> Weights:
+        """The numbers of stem and stages without FiLM: folded, with the share of LoRA terms that this size has."""
+        share = lora_share(image_size, self.settings.get("shared_large", 1.0))
+        if share not in self._layers:  # of one size only: they are as large as the network
+            self._layers = {share: self._folded(share)}
+        return self._layers[share]
 
     @cached_property
     def frozen_layers(self) -> Weights:
-        """The same of the backbone as it was pre-trained, for comparisons."""
-        return self._folded(lora=False)
+        """The same of the backbone as it was pre-trained."""
+        return self._folded(0.0)
 
-    def _folded(self, *, lora: bool) -> Weights:
+    def _folded(self, share: float) -> Weights:
         theta = dict(self._theta)
         for conv, how in self.about["folded"].items():
             weight = theta[f"{conv}.weight"]
-            if lora and "lora" in how:
+            if share and "lora" in how:
                 outer, inner = (self._state[f"shared.{part}.{how['lora']}"] for part in ("outer", "inner"))
-                weight = weight + (outer @ inner)[:, :, None, None]
+                weight = weight + (np.float32(share) * (outer @ inner))[:, :, None, None]
             if "norm" in how:
                 norm = how["norm"]
                 scale = theta[f"{norm}.weight"] / np.sqrt(theta[f"{norm}.running_var"] + np.float32(how["eps"]))
@@ -205,9 +209,11 @@ def _check_parts(bundle: Bundle, graphs: Mapping[str, bytes]) -> None:
     filmed = [f"film.{i}" for i, sites in enumerate(bundle.sites) if sites]
     for name in ("stem", *bundle.stages, *filmed, *(["set_encoder"] if bundle.embedding_size else [])):
         check_graph(graphs[name], f"the graph {name}")
-    values.check_numbers(bundle.layers)
+    values.number(settings.get("shared_large", 1.0), "shared_large", 0, 2)
+    layers = bundle.layers(LARGE)
+    values.check_numbers(layers)
     for site in (site for stage in bundle.sites for site in stage):
-        if bundle.layers[f"{site.layer}.weight"].shape[:1] != (site.channels,):
+        if layers[f"{site.layer}.weight"].shape[:1] != (site.channels,):
             raise ValueError(f"FiLM of {site.layer} is for another number of channels")
     some = bundle.head.embed(np.arange(4 * sum(bundle.groups), dtype=np.float32).reshape(4, -1) % 7)
     statistics = ClassStatistics.of(some, np.array([0, 0, 1, 1]), 2, scatter=bundle.head.needs_scatter)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from cnaps.images.finding import find_images
 from cnaps.images.inputs import Images, as_images
 from cnaps.runtime.engine import Engine, open_engine
 from cnaps.runtime.export import export_onnx
+from cnaps.runtime.hub import fetch, push
 from cnaps.runtime.review import Judgement, judge
 from cnaps.runtime.suggest import Suggestion, suggest
 from cnaps.runtime.task import Examples, FittedTask, Name, check_enough, choose_size
@@ -189,6 +191,21 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         classifier = cls(model if model is not None else task.engine.name)
         classifier.task_, classifier.examples_ = task, []
         return classifier
+
+    def push_to_hub(self, repository: str, *, public: bool = False, token: str | None = None) -> str:
+        """Upload what was learned as a task file to `OWNER/NAME` on the hub, with a card; its address."""
+        with tempfile.TemporaryDirectory(prefix="cnaps-") as scratch:
+            path = os.path.join(scratch, f"{repository.rpartition('/')[2]}.task")
+            self.save(path)
+            return push(path, repository, public=public, token=token)
+
+    @classmethod
+    def from_pretrained(
+        cls, source: str | os.PathLike[str], model: Any = None, *, token: str | None = None
+    ) -> FewShotClassifier:
+        """From a repository of the hub or a folder: with a task file fitted, with a model ready to fit."""
+        found = fetch(source, token=token)
+        return cls.load(found, model) if found.is_file() else cls(str(found))
 
     def export_onnx(self, path: str | os.PathLike[str]) -> None:
         """Write an ONNX file that needs nothing of this package; see `cnaps.runtime.export` for its use."""

@@ -17,7 +17,7 @@ from cnaps.errors import CheckpointError, InputError
 from cnaps.maths.arrays import members_of
 from cnaps.maths.heads import Head
 from cnaps.parallel import thread_count
-from cnaps.runtime.bundle import Bundle, has_bundle, read_bundle
+from cnaps.runtime.bundle import Bundle, Weights, has_bundle, read_bundle
 from cnaps.runtime.onnx import write_model
 from cnaps.weights import INSTALLED, list_models
 
@@ -67,8 +67,8 @@ class Engine(Protocol):
     def embedding(self, pixels: np.ndarray) -> np.ndarray:
         """The task embedding of these images alone (E,)."""
 
-    def network(self, film: np.ndarray) -> Network:
-        """The network with a task's FiLM."""
+    def network(self, film: np.ndarray, image_size: int) -> Network:
+        """The network with the FiLM of a task at this size."""
 
     def frozen(self) -> Network:
         """The pre-trained backbone as it is, for comparisons."""
@@ -116,7 +116,8 @@ class OnnxEngine:
             given["embedding"] = embedding.astype(np.float32)
         if bundle.autoregressive:
             given["members"] = members_of(support.labels, support.ways, np.empty(0, np.float32))
-        stem = self._fixed("stem")
+        size = support.pixels.shape[-1]
+        stem = self._stem(size)
         chunks = [_run(stem, self._images(part)) for part in _chunks(support.pixels)]
         film: list[np.ndarray] = []
         sessions, pooled = [stem], []
@@ -125,7 +126,7 @@ class OnnxEngine:
                 if bundle.autoregressive:
                     given["pooled"] = np.concatenate([mean for _, mean in chunks])
                 film.append(self._film(stage, given))
-            sessions.append(self._stage(stage, film[-1] if film else None))
+            sessions.append(self._stage(stage, film[-1] if film else None, size))
             for i, (maps, _) in enumerate(chunks):
                 chunks[i] = _run(sessions[-1], maps)
             if bundle.settings["features"] == "all" or name == bundle.stages[-1]:
@@ -140,7 +141,7 @@ class OnnxEngine:
             return np.empty(0)
         size = self._bundle.about["set_encoder_size"]
         images = np.concatenate([_shrink(self._images(part), size) for part in _chunks(pixels)])
-        session = self._fixed("set_encoder")
+        session = self._side("set_encoder")
         whole = [images] if self._bundle.settings["set_encoder_norm"] == "context" else _chunks(images)
         with _explained("the set encoder"):
             rows = np.concatenate([session.run(None, {"images": part})[0] for part in whole])
@@ -148,12 +149,12 @@ class OnnxEngine:
             raise CheckpointError("this model cannot be used: its set encoder gives no embeddings")
         return rows.mean(0, dtype=np.float64)
 
-    def network(self, film: np.ndarray) -> Network:
+    def network(self, film: np.ndarray, image_size: int) -> Network:
         """Stem and stages with FiLM in their weights."""
-        sessions, start = [self._fixed("stem")], 0
+        sessions, start = [self._stem(image_size)], 0
         for stage, sites in enumerate(self._bundle.sites):
             count = 2 * sum(site.channels for site in sites)
-            sessions.append(self._stage(stage, film[start : start + count] if count else None))
+            sessions.append(self._stage(stage, film[start : start + count] if count else None, image_size))
             start += count
         return self._network(sessions)
 
@@ -178,7 +179,7 @@ class OnnxEngine:
         return run
 
     def _film(self, stage: int, given: dict[str, np.ndarray]) -> np.ndarray:
-        session = self._fixed(f"film.{stage}")
+        session = self._side(f"film.{stage}")
         with _explained("a generator of FiLM"):
             film: np.ndarray = session.run(None, given)[0]
         if film.shape != (2 * sum(site.channels for site in self._bundle.sites[stage]),):
@@ -188,20 +189,24 @@ class OnnxEngine:
     def _images(self, pixels: np.ndarray) -> np.ndarray:
         return (pixels.astype(np.float32) - self._bundle.mean) / self._bundle.std
 
-    def _stage(self, stage: int, film: np.ndarray | None) -> Any:
-        name = self._bundle.stages[stage]
-        if film is None:
-            return self._fixed(name)
-        return self._session(name, {**self._bundle.layers, **with_film(self._bundle, stage, film)})
+    def _stage(self, stage: int, film: np.ndarray | None, image_size: int) -> Any:
+        name, layers = self._bundle.stages[stage], self._bundle.layers(image_size)
+        if film is not None:
+            return self._session(name, {**layers, **with_film(self._bundle, layers, stage, film)})
+        return self._fixed(f"{name} at {image_size}", name, layers)
 
-    def _fixed(self, name: str) -> Any:
+    def _stem(self, image_size: int) -> Any:
+        return self._fixed("stem", "stem", self._bundle.layers(image_size))  # the same at every size
+
+    def _side(self, name: str) -> Any:
+        """The set encoder, or a stage's generators."""
+        return self._fixed(name, name, self._bundle.weights(name))
+
+    def _fixed(self, key: str, name: str, weights: Weights) -> Any:
         """A session that all tasks share."""
-        if name not in self._sessions:
-            plain = name == "stem" or name.startswith("stages.")
-            self._sessions[name] = self._session(
-                name, self._bundle.layers if plain else self._bundle.weights(name)
-            )
-        return self._sessions[name]
+        if key not in self._sessions:
+            self._sessions[key] = self._session(name, weights)
+        return self._sessions[key]
 
     def _session(self, name: str, weights: Any) -> Any:
         graph = self._bundle.graph(name)
@@ -209,10 +214,10 @@ class OnnxEngine:
         return _make_session(write_model(graph, used))
 
 
-def with_film(bundle: Bundle, stage: int, film: np.ndarray) -> dict[str, np.ndarray]:
-    """The numbers of a stage with FiLM: weight * gamma, bias * gamma + beta."""
+def with_film(bundle: Bundle, every: Weights, stage: int, film: np.ndarray) -> dict[str, np.ndarray]:
+    """Of all layers those of a stage, with FiLM: weight * gamma, bias * gamma + beta."""
     start = f"{bundle.stages[stage]}."
-    layers = {name: value for name, value in bundle.layers.items() if name.startswith(start)}
+    layers = {name: value for name, value in every.items() if name.startswith(start)}
     place = 0
     for site in bundle.sites[stage]:
         gamma, beta = film[place : place + site.channels], film[place + site.channels : place + 2 * site.channels]
@@ -288,13 +293,18 @@ def _share_memory() -> None:
 def open_engine(source: Any, device: str = "auto") -> Engine:
     """The engine of a model: by its name (see `list_models`), its folder, or an object that another engine knows.
 
-    `transformers:FOLDER` and `timm:NAME` are backbones as they are, with a closed-form head and nothing trained.
+    `hub:OWNER/NAME` is a model on the hub. `transformers:FOLDER` and `timm:NAME` are backbones as they are, with a
+    closed-form head and nothing trained.
 
     What this layer cannot run (a torch model, a model without graphs, a GPU) is offered to the engines of
     installed packages, by their entry points in the group `cnaps.engines`.
     """
     if isinstance(source, Engine):
         return source
+    if isinstance(source, str) and source.startswith("hub:"):
+        from cnaps.runtime.hub import fetch  # which reads task files, and those need engines
+
+        source = fetch(source)
     if isinstance(source, str | os.PathLike) and not os.fspath(source).startswith(BACKBONES):
         named = os.fspath(source) in list_models()
         folder = INSTALLED / os.fspath(source) if named else Path(source)

@@ -36,6 +36,7 @@ from cnaps.studio.store import Plan, Project
 UNSURE = 0.8  # below this probability the best class is a guess
 _CHUNK = 16
 _SUGGESTED = 24
+_CORRECTED, _FEW = 8, 500  # labels that are corrected in thought, of examples at most
 _KEPT = 100_000_000  # bytes of decoded images in memory
 
 
@@ -287,12 +288,31 @@ def _review(
     fitted: FittedTask, features: np.ndarray, labels: np.ndarray, examples: Sequence[str], keys: Sequence[str]
 ) -> dict[str, Any]:
     fit = fitted.left_out(features, labels)
-    judged, worst = LeftOut.of(fit, labels), suspects(fit, labels)
+    judged, worst = LeftOut.of(fit, labels), _suspects(fitted, fit, features, labels)
     found = [
         {"id": examples[i], "better": keys[k], "fit": float(fit[i, labels[i]]), "better_fit": float(fit[i, k])}
         for i, k in worst
     ]
     return {**asdict(judged), "suspects": found, **_mistakes(fit, labels, examples, keys)}
+
+
+def _suspects(
+    fitted: FittedTask, fit: np.ndarray, features: np.ndarray, labels: np.ndarray
+) -> list[tuple[int, int]]:
+    """Labels that look wrong, without those that another wrong one makes look so.
+
+    The worst is corrected and the others are judged again, a few times; of large sets a wrong one spoils little.
+    """
+    found: list[tuple[int, int]] = []
+    corrected = labels.copy()
+    for _ in range(_CORRECTED if len(labels) <= _FEW else 0):
+        left = [(i, k) for i, k in suspects(fit, corrected) if i not in dict(found)]
+        if not left or (corrected == corrected[left[0][0]]).sum() < 3:
+            return found + left
+        found.append(left[0])
+        corrected[left[0][0]] = left[0][1]
+        fit = fitted.left_out(features, corrected)
+    return found + [(i, k) for i, k in suspects(fit, corrected) if i not in dict(found)]
 
 
 def _mistakes(fit: np.ndarray, labels: np.ndarray, examples: Sequence[str], keys: Sequence[str]) -> dict[str, Any]:

@@ -300,6 +300,7 @@ def _state(project: Project, engine: Learner, session: str) -> dict[str, Any]:
         "version": f"{session}.{version}",
         "folder": str(project.folder.absolute()),
         "model": engine.model.name or "own model",
+        "size": engine.size,
         "can_undo": can_undo,
         "status": engine.status,
         "settled": settled,

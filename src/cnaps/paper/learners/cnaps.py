@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
+from cnaps.maths.calibration import temperature
 from cnaps.nn.adapted import Adapted
 from cnaps.nn.task_model import Fitted, TaskModel
 from cnaps.paper.learners.base import FittedClassifier, Predictor, count_numbers
@@ -22,16 +21,13 @@ class TrainedLearner:
     def adapt(self, images: Tensor, labels: Tensor) -> Predictor:
         """Read the context."""
         adapted = self.model.adapt(self.model.preprocess(images), labels)
-        temperature = self.temperature(labels)
-        return Predictor(
-            lambda pixels: adapted.logits(self.model.preprocess(pixels)) / temperature, _count(adapted)
-        )
+        scale = self.temperature(labels)
+        return Predictor(lambda pixels: adapted.logits(self.model.preprocess(pixels)) / scale, _count(adapted))
 
     def temperature(self, labels: Tensor) -> float:
         """What the logits of a task with these labels (N,) are divided by; 1 if the model does not say."""
         ways = int(labels.max()) + 1
-        a, b, c = self.model.notes.get("calibration", (0.0, 0.0, 0.0))
-        return math.exp(a + b * math.log(ways) + c * math.log(len(labels) / ways))
+        return temperature(self.model.notes, ways, len(labels) / ways)
 
 
 def _count(fitted: Fitted) -> int:
