@@ -83,7 +83,7 @@ def run(o: argparse.Namespace) -> None:
     done = {score.key for score in read(o.out)}
     model = load_model(o.model)
     engine = TorchEngine(model)
-    limits = Limits(max_ways=20, max_context=200, max_targets_per_class=o.targets)
+    limits = Limits(max_ways=o.max_ways, max_context=o.max_context, max_targets_per_class=o.targets)
     for folder in o.collections:
         collection = Collection.open(folder)
         sampler = Sampler([collection], None if o.split == "all" else o.split, limits=limits, seed=o.seed)
@@ -163,7 +163,7 @@ def report(o: argparse.Namespace) -> None:
         "scores": scores.to_json(),
         "name": o.result.name,
         "title": o.title,
-        "made": provenance() | {"command": "make evaluate"},
+        "made": provenance() | {"command": o.made},
     }
     data |= {
         "unseen": [n for n in o.unseen.split(",") if n in scores.collections],
@@ -217,6 +217,8 @@ def main() -> None:
     runs.add_argument("--split", default="test")
     runs.add_argument("--tasks", type=int, default=100)
     runs.add_argument("--first", type=int, default=0)
+    runs.add_argument("--max-ways", type=int, default=20)
+    runs.add_argument("--max-context", type=int, default=200)
     runs.add_argument("--targets", type=int, default=10)
     runs.add_argument("--seed", type=int, default=0)
     runs.add_argument("--size", default="auto")
@@ -228,6 +230,7 @@ def main() -> None:
     reports.add_argument("--sets", default="")
     reports.add_argument("--about", default="")
     reports.add_argument("--title", default="Few-shot accuracy")
+    reports.add_argument("--made", default="make evaluate", help="the command to name")
     reports.set_defaults(call=report)
     o = parser.parse_args()
     torch.set_num_threads(1)
