@@ -1,8 +1,9 @@
 """Build the page that learns in the browser into dist/web: python tools/build_web.py
 
-The default model becomes one file. Batch norms are folded into the convolutions here, so the page has nothing to do
-but to add the share of LoRA terms that the size of images has, and FiLM. Convolutions stay in single precision: in half of it FiLM would differ by 3e-3
-from Python's. Nothing is built twice: a digest of everything that goes in is kept beside the result.
+The default model becomes one file. Batch norms are folded into the convolutions here, so the page has nothing to
+do but to add the share of LoRA terms that the size of images has, and FiLM. Convolutions stay in single precision:
+in half of it FiLM would differ by 3e-3 from Python's. Nothing is built
+twice: a digest of everything that goes in is kept beside the result.
 """
 
 from __future__ import annotations
