@@ -2,8 +2,8 @@
 
 The default model becomes one file. Batch norms are folded into the convolutions here, so the page has nothing to
 do but to add the share of LoRA terms that the size of images has, and FiLM. Convolutions stay in single precision:
-in half of it FiLM would differ by 3e-3 from Python's. Nothing is built twice: a digest of everything that goes in is
-kept beside the result.
+in half of it FiLM would differ by 3e-3 from Python's. Nothing is built twice: a digest of everything that goes in
+is kept beside the result.
 """
 
 from __future__ import annotations
