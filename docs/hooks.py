@@ -6,7 +6,7 @@ from typing import Any
 
 from mkdocs.structure.files import File
 
-CONFIGS = ("configs/cnaps-lite0.toml", "configs/cnaps-lite0-taught.toml")
+CONFIGS = tuple(f"configs/cnaps-lite0{part}.toml" for part in ("", "-taught", "-sizes"))
 LINKED = ("ARCHITECTURE.md", "CHANGELOG.md", "LICENSE", *CONFIGS)
 
 

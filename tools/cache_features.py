@@ -3,8 +3,8 @@
     python tools/cache_features.py OUT.pt COLLECTION:SPLIT ... --size 160 --tasks 12 --seed 7 --film own
 
 For every task the file holds pooled features of context and targets (all stages side by side, before the head's
-`embed`), labels, FiLM and z_G. `--film`: own, identity (shared terms only), frozen (the backbone as it is), or a
-file of FiLM vectors by collection (tools/mean_film.py). The pass runs in bfloat16, which is three times as fast.
+`embed`), of images of other classes with `--outside`, labels, FiLM and z_G. `--film`: own, identity (shared terms
+only), frozen (the backbone as it is), or a file of FiLM vectors by collection (tools/mean_film.py).
 """
 
 from __future__ import annotations
@@ -13,23 +13,27 @@ import argparse
 import io
 import time
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from cnaps.data.collection import Collection
-from cnaps.episodes import Limits, Sampler
+from cnaps.episodes import Limits, Sampler, TaskDescription
 from cnaps.episodes.task import flat_rows
+from cnaps.images.sizes import auto_size
+from cnaps.maths.arrays import members_of
 from cnaps.nn.checkpoints import load_model
-from cnaps.nn.film import bind_folded, fold
+from cnaps.nn.film import fold
 from cnaps.training.augment import augment_task
 from cnaps.training.config import Augmentation
 from cnaps.training.tasks import open_collections, task_generator
 
-STATISTICS = ("mean", "gem")
+CHUNK = 32
 
 
 def read(collection: Collection, rows: list[int], size: int, aspect: str) -> Tensor:
@@ -63,51 +67,55 @@ def read(collection: Collection, rows: list[int], size: int, aspect: str) -> Ten
 
 
 class Network:
-    """The shipped network, stage by stage, with pooled outputs."""
+    """A model's network, stage by stage, with pooled outputs; FiLM may be other than the task's own."""
 
-    def __init__(self, name: str) -> None:
-        self.model = model = load_model(name)
-        b = model.backbone
-        self.stem = fold(b.stem, b.stem_units)
-        self.frozen = [fold(s, u) for s, u in zip(b.stages, b.stage_units, strict=True)]
-
-    def pooled(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        x = x.float()
-        return x.mean((2, 3)), x.clamp_min(0).pow(3).mean((2, 3)).pow(1 / 3)
+    def __init__(
+        self, name: str, *, shared: float | None = None, around: list | None = None, distance: float = 1.0
+    ) -> None:
+        self.model = load_model(name)
+        self.around, self.distance, self.shared = around, distance, shared
 
     @torch.no_grad()
-    def run(
-        self, images: Tensor, labels: Tensor, context: int, film: str | list
-    ) -> tuple[Tensor, Tensor, list, Tensor]:
-        """Features of context and targets; FiLM is made from the context alone."""
-        model = self.model
+    def run(self, images: Tensor, labels: Tensor, context: int, film: str | list) -> tuple[Tensor, list, Tensor]:
+        """Pooled features (n, d) of all images, FiLM and z_G, which are made from the first ones, the context."""
+        model, b = self.model, self.model.backbone
         pixels = model.preprocess(images).contiguous(memory_format=torch.channels_last)
-        z = model._task_embedding(pixels[:context], 32)
-        films, means, last = [], [], torch.zeros(0)
-        with torch.autocast("cpu", torch.bfloat16):
-            parts = [self.stem(p) for p in pixels.split(32)]
-            before = torch.cat([p.float().mean((2, 3)) for p in parts])
-            for i in range(len(model.backbone.stages)):
-                if film == "frozen":
-                    module = self.frozen[i]
-                elif film == "identity":
-                    module = model._folded(i)
-                else:
-                    with torch.autocast("cpu", enabled=False):
-                        if isinstance(film, str):
-                            own = model.adaptation.stage_film(i, z, before[:context], labels[:context])
-                        else:
-                            own = film[i]
-                        if self.share != 1:
-                            own = [(1 + self.share * (g - 1), self.share * b) for g, b in own]
-                        films.append([(g.half(), b.half()) for g, b in own])
-                        b = model.backbone
-                        module = bind_folded(model._folded(i), b.stage_units[i], b.sites[i], own, fuse=False)
-                parts = [module(p) for p in parts]
-                before = torch.cat([p.float().mean((2, 3)) for p in parts])
-                means.append(before)
-            last = torch.cat([self.pooled(p)[1] for p in parts])
-        return torch.cat(means, 1), last, films, z
+        z = model._task_embedding(pixels[:context], CHUNK)
+        members = members_of(labels[:context], int(labels.max()) + 1, z)
+        share = model.shared_share(images.shape[-1]) if self.shared is None else self.shared
+        stem, films, means = model._stem(), [], []
+        parts = [stem(p) for p in pixels.split(CHUNK)]
+        for i in range(len(b.stages)):
+            if film == "frozen":
+                module = fold(b.stages[i], b.stage_units[i], fuse=True)
+            elif film == "identity":
+                module = model._stage(i, None, share)
+            else:
+                before = torch.cat([b.pools[i](p) for p in parts])[:context]
+                own = film[i] if isinstance(film, list) else model.adaptation.stage_film(i, z, before, members)
+                if self.distance != 1:
+                    own = self._further(i, own)
+                films.append([(g.half(), b.half()) for g, b in own])
+                module = model._stage(i, tuple(own), share)
+            parts = [module(p) for p in parts]
+            means.append(torch.cat([b.pools[i + 1](p) for p in parts]))
+        return torch.cat(means, 1), films, z
+
+    def _further(self, stage: int, own: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+        """FiLM `distance` times as far from the mean FiLM, or from identity."""
+        middle = self.around[stage] if self.around else [(torch.ones_like(g), torch.zeros_like(b)) for g, b in own]
+        return [
+            (torch.lerp(mg.float(), g, self.distance), torch.lerp(mb.float(), b, self.distance))
+            for (g, b), (mg, mb) in zip(own, middle, strict=True)
+        ]
+
+
+def outside_rows(collection: Collection, split: str | None, d: TaskDescription, each: int) -> list[int]:
+    """Images of as many other classes of the split, for measures of novelty."""
+    chance = np.random.default_rng(d.index)
+    every = range(len(collection.classes)) if split is None else collection.splits[split]
+    others = chance.permutation(sorted(set(every) - set(d.classes)))[: d.ways].tolist()
+    return [row for k in others for row in chance.permutation(collection.rows(k))[:each].tolist()]
 
 
 def main() -> None:
@@ -115,68 +123,66 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("collections", nargs="+")
     parser.add_argument("--model", default="cnaps-lite0")
-    parser.add_argument("--size", default="160")
+    parser.add_argument("--size", default="auto")
     parser.add_argument("--tasks", type=int, default=12)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--film", default="own")
-    parser.add_argument("--shared", type=float, default=1.0, help="the shared terms times this")
-    parser.add_argument("--share", type=float, default=1.0, help="FiLM's distance from identity times this")
+    parser.add_argument("--shared", type=float, help="the share of shared terms, if not by size")
+    parser.add_argument("--distance", type=float, default=1.0, help="FiLM's distance from --around times this")
+    parser.add_argument("--around", help="a file of tools/mean_film.py; identity unless given")
     parser.add_argument("--aspect", default="squeeze")
     parser.add_argument("--max-context", type=int, default=120)
     parser.add_argument("--max-ways", type=int, default=20)
     parser.add_argument("--targets", type=int, default=6)
+    parser.add_argument("--outside", type=int, default=0, help="images of each of as many other classes")
     parser.add_argument("--augment", help="a training configuration whose [augmentation] is applied")
     parser.add_argument("--coarse", type=int, help="shrink the images to this many pixels first")
     o = parser.parse_args()
     torch.set_num_threads(1)
-    network = Network(o.model)
-    network.share = o.share
-    if o.shared != 1:
-        network.model.shared.scale(o.shared)
     table = Augmentation()
     if o.augment:
         table = Augmentation(**tomllib.loads(Path(o.augment).read_text())["augmentation"])
+    around = torch.load(o.around, weights_only=False) if o.around else None
+    network = Network(o.model, shared=o.shared, distance=o.distance)
     films = torch.load(o.film, weights_only=False) if o.film not in ("own", "identity", "frozen") else None
-    limits = Limits(max_ways=o.max_ways, max_context=o.max_context, max_targets_per_class=o.targets)
-    sizes = [int(s) for s in o.size.split(",")]
+    limits = Limits(max_ways=o.max_ways, max_context=o.max_context, max_targets_per_class=max(o.targets, 1))
     found, started = [], time.time()
     for collection, split in open_collections(o.collections, "valid"):
         sampler = Sampler([collection], split, limits=limits, seed=o.seed)
+        network.around = around[collection.name] if around else None
         for index in range(o.tasks):
             d = sampler.describe(index)
             context, c_labels = flat_rows(d.context)
             targets, t_labels = flat_rows(d.targets)
+            targets, t_labels = (targets, t_labels) if o.targets else (targets[:0], t_labels[:0])
             labels = torch.from_numpy(np.concatenate([c_labels, t_labels]))
-            size = sizes[index % len(sizes)]
-            images = read(collection, [*context.tolist(), *targets.tolist()], o.coarse or size, o.aspect)
+            outside = outside_rows(collection, split, d, o.outside) if o.outside else []
+            size = auto_size(collection.looks(context.tolist())) if o.size == "auto" else int(o.size)
+            rows = [*context.tolist(), *targets.tolist(), *outside]
+            images = read(collection, rows, o.coarse or size, o.aspect)
             if o.coarse:
-                images = (
-                    torch.nn.functional.interpolate(
-                        images.float(), size=(size, size), mode="bilinear", align_corners=False
-                    )
-                    .round()
-                    .to(torch.uint8)
-                )
+                wide = interpolate(images.float(), size=(size, size), mode="bilinear", align_corners=False)
+                images = wide.round().to(torch.uint8)
             n = len(context)
             if o.augment:
                 changed = augment_task(images[:n], images[n:], table, task_generator(o.seed, index))
                 images = torch.cat([changed.context, changed.targets])
-            film = o.film if films is None else films[collection.name]
-            mean, gem, film, z = network.run(images, labels, n, film)
+            mean, film, z = network.run(images, labels, n, o.film if films is None else films[collection.name])
+            known = len(labels)
             found.append(
                 {
-                    "set": collection.name,
+                    "set": collection.name + (f"@{o.coarse}" if o.coarse else ""),
                     "index": index,
                     "size": size,
                     "context": n,
                     "labels": labels,
-                    "mean": mean.half(),
-                    "gem": gem.half(),
+                    "mean": mean[:known].half(),
+                    "outside": mean[known:].half(),
                     "film": film,
                     "z": z,
                 }
             )
-        print(collection.name, len(found), round(time.time() - started), "s", flush=True)
+        print(collection.name, size, len(found), round(time.time() - started), "s", flush=True)
         torch.save(found, o.out)
 
 

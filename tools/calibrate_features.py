@@ -10,9 +10,11 @@ from collections import defaultdict
 
 import numpy as np
 import torch
-from cnaps.nn.statistics import ClassStatistics
 from compare_heads import load
 
+from cnaps.maths.calibration import own_calibration, temperature
+from cnaps.maths.left_out import left_out_logits
+from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.checkpoints import load_model, write_notes
 from cnaps.paper.experiments.scores import Score, fit_calibration, measure
 
@@ -20,26 +22,29 @@ from cnaps.paper.experiments.scores import Score, fit_calibration, measure
 @torch.no_grad()
 def main(folder: str, files: str) -> None:
     """Fit a temperature by ways and shots, write it to the model, and print what it does."""
-    model = load_model(folder)
+    head = load_model(folder).head.numpy
     scores, kept = [], []
     for t in load(files):
         n, labels = t["context"], t["labels"]
         ways = int(labels.max()) + 1
-        x = model.head.embed(t["mean"].float())
-        logits = model.head.classifier(ClassStatistics.of(x[:n], labels[:n], ways, scatter=True))(x[n:])
+        x, y = head.embed(t["mean"].float().numpy()), labels.numpy()
+        statistics = ClassStatistics.of(x[:n], y[:n], ways, scatter=True)
+        logits = torch.from_numpy(head.classifier(statistics)(x[n:]))
         scores.append(Score("cnaps", t["set"], t["index"], ways, n, **measure(logits, labels[n:]), seconds=0.0))
-        kept.append((t["set"], logits, labels[n:], np.log(ways), np.log(n / ways)))
-    a, b, c = (round(value, 4) for value in fit_calibration(scores))
-    write_notes(folder, {"calibration": [a, b, c]})
-    print(f"log T = {a} + {b} log(ways) + {c} log(shots), from {len(scores)} tasks")
-    for name, scale in (("before", 0.0), ("after", 1.0)):
-        bins = defaultdict(lambda: np.zeros((3, 15)))
-        for collection, logits, labels, ways, shots in kept:
-            temperature = float(np.exp(scale * (a + b * ways + c * shots)))
-            bins[collection] += np.array(measure(logits / temperature, labels)["bins"])
+        kept.append((f"{t['set']} at {t['size']}", logits, labels[n:], left_out_logits(head, x[:n], y[:n]), y[:n]))
+    notes = {"calibration": [round(float(value), 4) for value in fit_calibration(scores)]}
+    write_notes(folder, notes)
+    print(notes, f"from {len(scores)} tasks")
+    for title in ("as it is", "by ways and shots", "and by left-out examples"):
+        bins: dict[str, np.ndarray] = defaultdict(lambda: np.zeros((3, 15)))
+        for score, (name, logits, answers, left_out, labels) in zip(scores, kept, strict=True):
+            scale = 1.0 if title == "as it is" else temperature(notes, score.ways, score.context / score.ways)
+            if title == "and by left-out examples":
+                scale *= np.exp(own_calibration(left_out / scale, labels))
+            bins[name] += np.array(measure(logits / scale, answers)["bins"])
         errors = {k: float(np.abs(v[1] - v[2]).sum() / v[0].sum()) for k, v in bins.items()}
         listed = ", ".join(f"{k} {v:.3f}" for k, v in errors.items())
-        print(f"{name}: mean {sum(errors.values()) / len(errors):.3f}; {listed}")
+        print(f"{title}: mean {sum(errors.values()) / len(errors):.3f}; {listed}")
 
 
 if __name__ == "__main__":

@@ -17,12 +17,13 @@ from collections.abc import Callable
 from functools import partial
 from itertools import product
 
+import numpy as np
 import torch
-from cnaps.nn.left_out import left_out_logits
-from cnaps.nn.statistics import ClassStatistics
 from torch import Tensor
 from torch.nn import functional as F
 
+from cnaps.maths.left_out import left_out_logits
+from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.checkpoints import load_model
 from cnaps.nn.heads import RidgeHead
 from cnaps.paper.learners.logreg import _solve
@@ -135,7 +136,7 @@ def reweighted(head: RidgeHead, last: float, ridge: float = 1.0, cosine: float =
 def chosen_accuracy(heads: list[RidgeHead], x: Tensor, t: dict) -> float:
     """By the head under which left-out context examples are likeliest."""
     n, labels = t["context"], t["labels"]
-    found = [left_out_logits(head, x[:n], labels[:n]) for head in heads]
+    found = [torch.from_numpy(left_out_logits(head.numpy, x[:n].numpy(), labels[:n].numpy())) for head in heads]
     known = ~found[0][:, 0].isnan()
     losses = [
         F.cross_entropy(each[known], labels[:n][known]).item() if known.sum() >= 5 else 0.0 for each in found
@@ -180,7 +181,7 @@ def main() -> None:
         heads = [reweighted(head, last, ridge) for last, ridge in product((1, 2, 4, 100), (1, 0.25))]
         add("last x1 to x100, by left-out examples", lambda t: chosen_accuracy(heads, raw(t), t))
     if "logistic" in o.rows:
-        weight = head.emphasis.detach()
+        weight = head.numpy.emphasis(np.empty(0, np.float32))
         for c in (10, 100, 1000):
             add(f"weights, logistic C={c}", partial(lambda c, t: logistic_accuracy(raw(t) * weight, t, c), c))
             add(f"last stage, logistic C={c}", partial(lambda c, t: logistic_accuracy(raw(t)[:, -1280:], t, c), c))

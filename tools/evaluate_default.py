@@ -3,29 +3,26 @@
     python tools/evaluate_default.py run OUT COLLECTION ... [--learners cnaps,probes] [--tasks 100] [--size auto]
     python tools/evaluate_default.py report OUT results/evaluation --unseen mnist,cifar10,...
 
-`run` goes on where it stood; several processes may share OUT, each with data sets of its own. `--precision
-bfloat16` is for all learners alike. FiLM other than a task's own: `--film` with a file of tools/mean_film.py,
-`identity`, or `frozen`, which is the backbone as it is.
+`run` goes on where it stood; several processes may share OUT, each with data sets of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import time
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
-import bfloat16
 import numpy as np
 import torch
 from probes import SIZES, probe
 from torch import Tensor
 from torch.nn import functional as F
 
+from cnaps.bridge.engine import TorchEngine
 from cnaps.data.collection import Collection
 from cnaps.episodes import Limits, Sampler, TaskDescription
 from cnaps.episodes.task import flat_rows
@@ -34,9 +31,10 @@ from cnaps.images.sizes import auto_size
 from cnaps.nn.checkpoints import load_model
 from cnaps.nn.film import fold
 from cnaps.nn.model import CNAPs
-from cnaps.paper.experiments.comparison import comparison_report
+from cnaps.paper.experiments.comparison import comparison_report, table_rows
 from cnaps.paper.experiments.reporting import provenance
 from cnaps.paper.experiments.scores import Score, Scores, measure
+from cnaps.runtime.task import Examples, FittedTask
 
 CHUNK = 32
 BEST = "best probe"
@@ -45,12 +43,22 @@ BEST = "best probe"
 class Frozen:
     """Features of a collection's images at one size, of all stages, each of unit length, computed once."""
 
-    def __init__(self, model: CNAPs, collection: Collection, size: int) -> None:
+    def __init__(self, model: CNAPs, collection: Collection, size: int, folder: Path) -> None:
         b = model.backbone
         units = zip(b.stages, b.stage_units, strict=True)
         self.modules = [fold(b.stem, b.stem_units, fuse=True), *(fold(s, u, fuse=True) for s, u in units)]
         self.collection, self.size, self.normalisation = collection, size, b.normalisation
+        self.path = folder / f"frozen-{collection.name}-{size}.npz"
         self.known: dict[int, np.ndarray] = {}
+        if self.path.is_file():
+            with np.load(self.path) as kept:
+                self.known = dict(zip(kept["rows"].tolist(), kept["features"], strict=True))
+
+    def keep(self) -> None:
+        """Write what is known, for the next run."""
+        if self.known:
+            rows = np.array(list(self.known))
+            np.savez(self.path, rows=rows, features=np.stack([self.known[row] for row in rows.tolist()]))
 
     @torch.no_grad()
     def __call__(self, rows: np.ndarray) -> np.ndarray:
@@ -67,44 +75,18 @@ class Frozen:
         return np.stack([self.known[row] for row in rows.tolist()])
 
 
-def with_film(model: CNAPs, film: list | str, images: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
-    """Logits of targets under FiLM that is not the task's own."""
-    from cnaps.nn.statistics import ClassStatistics
-
-    modules = [model._stem()]
-    for i in range(len(model.backbone.stages)):
-        if film == "frozen":
-            modules.append(fold(model.backbone.stages[i], model.backbone.stage_units[i], fuse=True))
-        else:
-            modules.append(model._stage(i, None if film == "identity" else tuple(film[i])))
-
-    def features(pixels: Tensor) -> Tensor:
-        found = []
-        for x in pixels.split(CHUNK):
-            x, pooled = modules[0](x.contiguous(memory_format=torch.channels_last)), []
-            for module in modules[1:]:
-                x = module(x)
-                pooled.append(x.mean((2, 3)))
-            found.append(torch.cat(pooled, 1))
-        return model.head.embed(torch.cat(found))
-
-    statistics = ClassStatistics.of(features(images), labels, int(labels.max()) + 1, scatter=True)
-    return model.head.classifier(statistics)(features(targets))
-
-
 def run(o: argparse.Namespace) -> None:
     """Every task of every collection that is not done yet."""
     o.out.mkdir(parents=True, exist_ok=True)
     path = o.out / f"scores-{os.getpid()}.jsonl"
     done = {score.key for score in read(o.out)}
     model = load_model(o.model)
-    a, b, c = model.notes.get("calibration", (0.0, 0.0, 0.0))
-    films = torch.load(o.film, weights_only=False) if o.film not in ("own", "identity", "frozen") else None
+    engine = TorchEngine(model)
     limits = Limits(max_ways=20, max_context=200, max_targets_per_class=o.targets)
     for folder in o.collections:
         collection = Collection.open(folder)
         sampler = Sampler([collection], None if o.split == "all" else o.split, limits=limits, seed=o.seed)
-        stores = {size: Frozen(model, collection, size) for size in SIZES}
+        stores = {size: Frozen(model, collection, size, o.out) for size in SIZES} if "probes" in o.learners else {}
         started = time.time()
         for index in range(o.first, o.tasks):
             described = sampler.describe(index)
@@ -140,15 +122,11 @@ def run(o: argparse.Namespace) -> None:
                 size = auto_size(collection.looks(rows.tolist())) if o.size == "auto" else int(o.size)
                 context, targets = (collection.read(some.tolist(), size, threads=1) for some in (rows, asked))
                 began = time.perf_counter()
-                y = torch.from_numpy(labels)
-                with torch.no_grad():
-                    if o.film == "own":
-                        logits = model.adapt(model.preprocess(context), y).logits(model.preprocess(targets))
-                    else:
-                        film = o.film if films is None else films[collection.name]
-                        logits = with_film(model, film, model.preprocess(context), y, model.preprocess(targets))
-                ways = described.ways
-                note(o.label, logits / math.exp(a + b * math.log(ways) + c * math.log(len(labels) / ways)), began)
+                fitted = FittedTask.learn(engine, Examples(context.numpy(), labels.tolist()))
+                logits = fitted.classifier(fitted.features(targets.numpy())) / fitted.temperature
+                note(o.label, torch.from_numpy(logits), began)
+        for store in stores.values():
+            store.keep()
         print(collection.name, round(time.time() - started), "s", flush=True)
 
 
@@ -173,14 +151,14 @@ def report(o: argparse.Namespace) -> None:
             name: scores.column(max(probes, key=lambda who, name=name: mean(who, name)), name)
             for name in scores.collections
         }
-    order = [who for who in ("cnaps", BEST, *columns) if who in columns]
+    order = [who for who in ("cnaps", BEST, "own", *columns) if who in columns]
     scores = Scores({who: columns[who] for who in dict.fromkeys(order)})
     names = {who: who for who in scores.columns}
     data = {
         "setup": {"learner": names, "tasks": o.about or ""},
         "scores": scores.to_json(),
         "name": o.result.name,
-        "title": "Few-shot accuracy",
+        "title": o.title,
         "made": provenance() | {"command": "make evaluate"},
     }
     data |= {
@@ -191,6 +169,35 @@ def report(o: argparse.Namespace) -> None:
     write_json(o.result.with_suffix(".json"), data)  # words beside it stay as they are
     for table in made.tables.values():
         print(table.markdown())
+    if probes:
+        print("\n".join(card(scores, probes, data["unseen"])))
+
+
+def card(scores: Scores, probes: list[str], unseen: list[str]) -> list[str]:
+    """The table of the model card."""
+    titles = (
+        "cnaps-lite0",
+        "best probe",
+        "difference",
+        "which probe",
+        "tasks",
+        "calibration error",
+        "of the probe",
+    )
+    lines = [f"| data set | {' | '.join(titles)} |", "| --- | ---: | ---: | ---: | --- | ---: | ---: | ---: |"]
+    for row, some in table_rows(scores.collections, unseen):
+        if row == "average":
+            continue
+        who = max(probes, key=lambda each, some=some: np.mean(scores.column(each, some[0]).accuracy))
+        cells = [
+            *[str(scores.accuracy(each, some)) for each in ("cnaps", BEST)],
+            scores.difference("cnaps", BEST, some).signed,
+            who.removeprefix("probe-").replace("-", ", ") if len(some) == 1 else "",
+            str(sum(len(scores.tasks("cnaps", name)) for name in some)),
+            *[f"{scores.calibration_error(each, some):.3f}" for each in ("cnaps", BEST)],
+        ]
+        lines.append(f"| {row} | {' | '.join(cells)} |")
+    return lines
 
 
 def main() -> None:
@@ -208,8 +215,6 @@ def main() -> None:
     runs.add_argument("--targets", type=int, default=10)
     runs.add_argument("--seed", type=int, default=0)
     runs.add_argument("--size", default="auto")
-    runs.add_argument("--film", default="own")
-    runs.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     runs.set_defaults(call=run)
     reports = commands.add_parser("report")
     reports.add_argument("out", type=Path)
@@ -217,11 +222,10 @@ def main() -> None:
     reports.add_argument("--unseen", default="mnist,cifar10,cifar100,traffic_sign,dtd")
     reports.add_argument("--sets", default="")
     reports.add_argument("--about", default="")
+    reports.add_argument("--title", default="Few-shot accuracy")
     reports.set_defaults(call=report)
     o = parser.parse_args()
     torch.set_num_threads(1)
-    if getattr(o, "precision", "") == "bfloat16":
-        bfloat16.install()
     o.call(o)
 
 

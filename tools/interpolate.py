@@ -1,6 +1,6 @@
 """A model part of the way from one to another that was trained from it, its shared terms scaled.
 
-python tools/interpolate.py FROM TO SHARE OUT [--shared 1.0]
+python tools/interpolate.py FROM TO SHARE OUT [--shared 1.0] [--large 0.5] [--last 1.6]
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ def main() -> None:
     parser.add_argument("share", type=float)
     parser.add_argument("out")
     parser.add_argument("--shared", type=float, default=1.0)
+    parser.add_argument("--large", type=float, default=1.0, help="the share of shared terms at 224 pixels")
     parser.add_argument("--last", type=float, default=1.0, help="the last stage so much stronger in the head")
     parser.add_argument("--size", type=int, default=160, help="of images where nobody says another")
     parser.add_argument("--regulariser", type=float, default=0.05)
@@ -35,7 +36,7 @@ def main() -> None:
         # of low-rank terms the products are wanted between the two, which the factors side by side have
     first.shared.scale(o.shared)
     first.head.load_state_dict(reweighted(first.head, o.last).state_dict())
-    first.config = replace(first.config, image_size=o.size)
+    first.config = replace(first.config, image_size=o.size, shared_large=o.large)
     save_model(first, o.out, notes={**first.notes, "trained_on": last.notes.get("trained_on", {})})
 
 

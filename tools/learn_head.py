@@ -12,11 +12,11 @@ import time
 from collections import defaultdict
 
 import torch
-from cnaps.nn.statistics import ClassStatistics
 from compare_heads import GROUPS, load, table
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.checkpoints import load_model
 from cnaps.nn.heads import RidgeHead
 

@@ -34,6 +34,7 @@ ROOT = Path(__file__).parents[1]
 # The kind of a result is what its name begins with.
 KINDS: dict[str, Callable[[dict[str, Any]], Report]] = {
     "evaluation": comparison_report,
+    "film": comparison_report,
     "comparison": comparison_report,
     "features": comparison_report,
     "ladder": comparison_report,
@@ -61,7 +62,7 @@ class Page:
 
 
 PAGES = (
-    Page("default-model", "How good is the default model?", ("evaluation",)),
+    Page("default-model", "How good is the default model?", ("evaluation", "film")),
     Page("methods", "How do other methods compare?", ("comparison", "features")),
     Page("parts", "What is each part worth?", ("ladder", "ablation", "joint", "adapters")),
     Page("sizes", "How does accuracy grow with shots, and fall with ways?", ("sizes",)),

@@ -1,89 +1,64 @@
-"""One look for every progress: a bar in a terminal, a plain line every few seconds elsewhere."""
+"""How far long work has come: whoever works says it here, and the command line shows it.
+
+Used as a library nothing is shown. `show_with` says how; it is called once, by the program.
+"""
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Iterable, Iterator, Sized
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
-EVERY = 5.0  # seconds between lines; what is done sooner needs none
 
 
-@dataclass
-class _Row:
-    description: str
-    total: float | None
-    completed: float
-    note: str
+class Display(Protocol):
+    """What shows several things that progress; rich's `Progress` is one."""
 
-    def __post_init__(self) -> None:
-        self.first = self.completed
-        self.begun = self.said = time.monotonic()
+    def __enter__(self) -> Display:
+        """Begin to show."""
 
-    def __str__(self) -> str:
-        done, total = self.completed, self.total
-        text = f"{self.description}: {done:,.0f}" + (f" of {total:,.0f}" if total else "")
-        if total and self.first < done < total:
-            left = (self.said - self.begun) * (total - done) / (done - self.first)
-            text += f", {left:,.0f} s left"
-        return f"{text}  {self.note}".rstrip()
+    def __exit__(self, *_: object) -> None:
+        """End."""
+
+    def add_task(self, description: str, total: float | None = None, completed: float = 0, note: str = "") -> Any:
+        """A further thing that progresses, and a short text that stands behind it; gives its number."""
+
+    def advance(self, number: Any, advance: float = 1) -> None:
+        """So much more is done."""
+
+    def update(self, number: Any, *, advance: float = 0, **changes: Any) -> None:
+        """How far it is, and what else has changed."""
 
 
-class Lines:
-    """Stands in for a bar where there is no terminal: `classifying: 320 of 1,000, 12 s left` on standard error."""
-
-    def __init__(self) -> None:
-        self._rows: list[_Row] = []
-
-    def __enter__(self) -> Lines:
+class _Silent:
+    def __enter__(self) -> _Silent:
         return self
 
     def __exit__(self, *_: object) -> None:
         pass
 
-    def add_task(self, description: str, total: float | None = None, completed: float = 0, note: str = "") -> int:
-        """A further thing that progresses; its number."""
-        self._rows.append(_Row(description, total, completed, note))
-        return len(self._rows) - 1
+    def add_task(self, *_: object, **__: object) -> int:
+        return 0
 
-    def advance(self, number: int, advance: float = 1) -> None:
-        """So much more is done."""
-        self.update(number, advance=advance)
+    def advance(self, *_: object) -> None:
+        pass
 
-    def update(self, number: int, *, advance: float = 0, **changes: Any) -> None:
-        """How far it is; said when the last time was a while ago, ever less often in the course of hours."""
-        row, now = self._rows[number], time.monotonic()
-        row.completed += advance
-        for name, value in changes.items():
-            setattr(row, name, value)
-        if now - row.said >= max(EVERY, (row.said - row.begun) / 20):
-            row.said = now
-            print(row, file=sys.stderr, flush=True)
+    def update(self, *_: object, **__: object) -> None:
+        pass
 
 
-def progress_bar(*, visible: bool | None = None) -> Any:
-    """A progress display on standard error; add tasks to it, and use it as a context manager.
+_display: Callable[[], Display] = _Silent
 
-    Extra fields: give ``add_task(..., note="...")`` a short text that stands behind the bar.
-    """
-    if visible is None and not sys.stderr.isatty():
-        return Lines()
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=30),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-        console=Console(stderr=True),
-        disable=visible is False,
-        transient=True,
-    )
+def show_with(display: Callable[[], Display]) -> None:
+    """From now on progress of this process is shown by what `display` makes."""
+    global _display
+    _display = display
+
+
+def progress_bar(*, visible: bool = True) -> Display:
+    """Something to tell of progress, used as a context manager."""
+    return _display() if visible else _Silent()
 
 
 def track(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:

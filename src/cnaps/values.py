@@ -90,6 +90,21 @@ def indices(value: Any, what: str, size: int) -> list[int]:
     return found
 
 
+def model_notes(value: Any) -> dict[str, Any]:
+    """Notes of a model are anybody's, but for those that this program reads."""
+    known = table(value, "notes")
+    calibration = items(known.get("calibration", [0, 0, 0]), "calibration")
+    for each in calibration:
+        number(each, "calibration", -20, 20)
+    if len(calibration) != 3:
+        raise ValueError("calibration is not three numbers")
+    for size in items(known.get("image_sizes", []), "image_sizes"):
+        count(size, "image_sizes", 1, 4096)
+    for title, source in table(known.get("trained_on", {}), "trained_on").items():
+        table(source, name(title, "trained_on"))
+    return known
+
+
 def check_numbers(tensors: Mapping[str, np.ndarray], whole: Iterable[str] = ()) -> None:
     """Every number finite and of a sane size; those named in `whole` are counts.
 

@@ -37,7 +37,7 @@ def test_leaving_one_out_is_the_same_as_fitting_without_it(name: str, counts: li
     head = create_head(name, [8, 12]).double()
     with torch.no_grad():
         for parameter in head.parameters():  # so that groups differ in weight, temperature and centring
-            parameter += 0.1 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
     labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
     labels = labels[torch.randperm(len(labels), generator=generator)]
     features = torch.randn(len(counts), 20, generator=generator)[labels]

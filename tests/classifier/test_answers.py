@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from cnaps import progress
-from cnaps.cli import main
+from cnaps.cli import display, main
 from cnaps.images.finding import find_images, true_labels
 from cnaps.runtime.accuracy import Accuracy
 from cnaps.runtime.novelty import NONE
@@ -179,7 +179,11 @@ def test_images_are_not_sorted_into_a_folder_that_is_read(run, folders):
 
 def test_without_a_terminal_progress_is_a_line_every_few_seconds(capsys, monkeypatch):
     now = iter(range(0, 1000, 2))
-    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(now)))
+    monkeypatch.setattr(display.time, "monotonic", lambda: float(next(now)))
+    monkeypatch.setattr(progress, "_display", progress._Silent)
+    assert list(progress.track(range(10), "counting")) == list(range(10))
+    assert capsys.readouterr().err == ""  # a library is silent
+    progress.show_with(display.progress_display)
     assert list(progress.track(range(10), "counting")) == list(range(10))
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3

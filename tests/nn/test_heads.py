@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from cnaps.maths.heads import RidgeClassifier
 from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.heads import CosineHead, LinearHead, MahalanobisHead, RidgeHead
 
@@ -70,6 +71,7 @@ def test_ridge_equals_balanced_regression_on_the_examples(count: int, size: int)
     with torch.no_grad():
         embedded = head.embed(context)
         classifier = head.classifier(ClassStatistics.of(embedded, labels, 3, scatter=True))
+        assert isinstance(classifier, RidgeClassifier)
         v = (embedded - classifier.centre) * classifier.weight
         counts = torch.bincount(labels).float()
         balance = (counts.mean() / counts)[labels][:, None]
@@ -110,7 +112,7 @@ def test_merged_statistics_are_those_of_the_union_in_any_order(scatter: bool) ->
         for part in order.split(5):
             here, index = labels[part].unique(return_inverse=True)
             known += [k for k in here.tolist() if k not in known]
-            place = torch.tensor([known.index(k) for k in here.tolist()])
+            place = [known.index(k) for k in here.tolist()]
             new = ClassStatistics.of(x[part], index, len(here), scatter=scatter)
             running = running.merge(new, place, len(known))
         running = running.select([known.index(k) for k in range(4)])

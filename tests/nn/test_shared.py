@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,30 @@ def test_models_that_differ_in_more_than_phi_have_no_mean(
         assert not (tmp_path / "mean").exists()
 
 
-def test_a_negative_rank_is_refused() -> None:
+def test_large_images_use_a_share_of_the_terms_and_a_task_keeps_to_its_size(task: tuple[Tensor, Tensor]) -> None:
+    whole = model(4)
+    change(whole)
+    part, half = (CNAPs(replace(whole.config, shared_large=0.5)) for _ in range(2))
+    for other in (part, half):
+        other.load_state_dict(whole.state_dict())
+    assert half.shared is not None
+    half.shared.scale(0.5)
+    half.config = whole.config
+    images, labels = task
+    large = torch.nn.functional.interpolate(images, (224, 224))
+    with torch.no_grad():
+        torch.testing.assert_close(features(part, task), features(whole, task))
+        adapted = part.adapt(large, labels)
+        torch.testing.assert_close(adapted.features(large), features(half, (large, labels)), atol=1e-5, rtol=1e-4)
+        # FiLM and class statistics are those of large images, so smaller ones go the same way
+        small = half.adapt(large, labels).features(images)
+        torch.testing.assert_close(adapted.features(images), small, atol=1e-5, rtol=1e-4)
+    trained = part.adapt(large, labels).features(large).detach()
+    torch.testing.assert_close(trained, adapted.features(large).detach(), atol=1e-4, rtol=1e-3)
+
+
+def test_a_negative_rank_or_a_share_out_of_range_is_refused() -> None:
     with pytest.raises(InputError, match="shared_rank"):
         model(-1)
+    with pytest.raises(InputError, match="shared_large"):
+        CNAPs(replace(CONFIG, shared_large=-1.0))

@@ -1,4 +1,4 @@
-"""Print the lower bounds in pyproject.toml as exact versions; torch stays as it is pinned elsewhere."""
+"""Print the lower bounds in pyproject.toml as exact versions."""
 
 from __future__ import annotations
 
@@ -10,5 +10,4 @@ extras = project["optional-dependencies"]
 # the oldest web framework has a test client that the newest httpx does not fit
 client = [line for line in extras["dev"] if line.startswith("httpx")]
 for line in [*project["dependencies"], *extras["train"], *extras["serve"], *client]:
-    if not line.startswith("torch"):
-        print(line.replace(">=", "=="))
+    print(line.replace(">=", "=="))

@@ -17,7 +17,7 @@ from cnaps.runtime.export import onnx_bytes
 from cnaps.runtime.task import Examples, FittedTask
 from cnaps.runtime.taskfile import read_task, write_task
 
-from ..conftest import SMALL_BACKBONE
+from ..models import SMALL_BACKBONE
 
 HEADS = ("linear", "cosine", "ridge", "mahalanobis")
 Pair = tuple[TorchEngine, OnnxEngine]
@@ -46,6 +46,7 @@ def small() -> Callable[[str], Pair]:
                 features="all",
                 set_encoder_norm="none",
                 shared_rank=2,
+                shared_large=0.5,
                 spread=True,
                 image_size=32,
             )
@@ -94,7 +95,7 @@ def test_the_papers_network_adapts_alike_without_torch(preset):
     np.testing.assert_allclose(light.network(pixels), plain.features, atol=1e-4)
 
 
-@pytest.mark.parametrize("size", [96, 160])
+@pytest.mark.parametrize("size", [96, 160, 224])
 def test_the_default_model_answers_alike_without_torch_at_every_size(size):
     given = examples(size, ["a", "b", "c"] * 2)
     same(

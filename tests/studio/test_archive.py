@@ -23,6 +23,7 @@ from cnaps.errors import CnapsError, DataError, InputError
 from cnaps.serving.decoding import MAX_BYTES, Decoded
 from cnaps.studio import archive, store
 from cnaps.studio.archive import read_zip, write_zip
+from cnaps.studio.description import held_out
 from cnaps.studio.store import Project
 
 from .test_store import everything, picture
@@ -78,9 +79,12 @@ def test_a_zip_holds_class_folders_with_the_names_that_people_gave(project: Proj
     project.add([("x.png", b"6")], odd)
     project.add([("y.png", b"7")], "test")
     project.add([("z.png", b"8")], "pool")
+    project.add([("photos/CATS/a.png", b"9")], "held")
     names = zipfile.ZipFile(exported(project)).namelist()
-    assert names == ["project.json", "cats/a.png", "cats/A (2).PNG", "cats/a (3).png", "cats/_con.jpg",
-                     "cats/image.jpg", "a_b_ c_/x.png", "test/y.png", "unlabelled/z.png"]  # fmt: skip
+    files = ("a.png", "A (2).PNG", "a (3).png", "_con.jpg", "image.jpg")
+    cats_folder = [f"examples/cats/{name}" for name in files]
+    assert names == ["project.json", *cats_folder, "examples/a_b_ c_/x.png", "tray/y.png", "unlabelled/z.png",
+                     "held out/cats/a.png"]  # fmt: skip
 
 
 def test_a_zip_brings_everything_to_another_project(project: Project) -> None:
@@ -94,6 +98,21 @@ def test_a_zip_brings_everything_to_another_project(project: Project) -> None:
         assert list(other.classes.values()) == ["Cats", "empty"]
         assert [entry["place"] for entry in other.images.values()] == ["c1", "pool"]
         assert other.images.keys() == project.images.keys()
+
+
+def test_a_zip_brings_what_is_held_out_and_what_was_confirmed(project: Project) -> None:
+    cats = project.add_class("cats")
+    (first, _) = project.add([("a.png", b"1"), ("b.png", b"2")], cats)["added"]
+    project.add([("c.png", b"3")], held_out(cats))
+    project.confirm([first])
+    with new_project() as other:
+        other.add_class("dogs")  # so that ids differ
+        read_zip(other, exported(project), no_task)
+        assert {entry["name"]: entry for entry in other.images.values()} == {
+            "a.png": {"name": "a.png", "place": "c2", "right": True},
+            "b.png": {"name": "b.png", "place": "c2"},
+            "c.png": {"name": "c.png", "place": "h2"},
+        }
 
 
 def test_a_zip_of_the_first_version_is_read(project: Project) -> None:

@@ -108,14 +108,51 @@ def test_a_wrong_label_is_pointed_out_until_it_is_corrected(taught: Page, pictur
     watch = next(entry["id"] for entry in state["classes"] if entry["name"] == "watch")
     (wrong,) = taught.add(panda, pictures["watch"][7])["added"]
     review = taught.settled()["review"]
-    worst, *others = review["suspects"]
-    assert (worst["id"], worst["better"]) == (wrong, watch)
-    assert len(others) <= 1
+    assert [(entry["id"], entry["better"]) for entry in review["suspects"]] == [(wrong, watch)]
     assert review["correct"] < review["total"] == 13
     taught.client.patch("/api/images", json={"images": [wrong], "place": watch})
     corrected = taught.settled()["review"]
     assert corrected["suspects"] == []
     assert review["correct"] < corrected["correct"] <= corrected["total"] == 13
+
+
+def test_images_that_are_held_out_are_counted_and_not_learned_from(taught: Page, pictures: Pictures) -> None:
+    before = taught.settled()
+    sunflower, panda, _ = (entry["id"] for entry in before["classes"])
+    assert before["held_out"] is None
+    taught.add(f"h{panda[1:]}", *pictures["panda"][6:8])
+    (wrong,) = taught.add(f"h{sunflower[1:]}", pictures["watch"][6])["added"]
+    state = taught.settled()
+    found = state["held_out"]
+    assert (found["correct"], found["total"]) == (2, 3)
+    assert found["low"] < 2 / 3 < found["high"]
+    assert [entry["id"] for entry in found["mistakes"]] == [wrong]
+    assert (state["review"], state["status"]["text"]) == (before["review"], before["status"]["text"])
+    taught.client.post("/api/undo")
+    assert taught.settled()["held_out"]["total"] == 2
+
+
+def test_images_are_read_at_the_size_that_the_examples_are_worth(page: Page) -> None:
+    def pictures(side: int, count: int) -> list[tuple[str, bytes]]:
+        found = []
+        for seed in range(count):
+            buffer = io.BytesIO()
+            values = np.random.default_rng((side, seed)).integers(0, 255, (side, side, 3), np.uint8)
+            Image.fromarray(values).save(buffer, "PNG")
+            found.append((f"{side}-{seed}.png", buffer.getvalue()))
+        return found
+
+    small, large = pictures(32, 4), pictures(200, 6)
+    first, second = (page.client.post("/api/classes", json={"name": name}).json()["id"] for name in "ab")
+    page.add(first, *small[:2])
+    page.add(second, *small[2:])
+    assert page.settled()["size"] == 128
+    page.add(first, *large)
+    state = page.settled()
+    assert state["size"] == 224
+    assert "at 224 pixels" in state["status"]["text"]
+    page.client.post("/api/undo")
+    assert page.settled()["size"] == 128
 
 
 def test_quick_and_thorough_learning_end_where_the_classifier_does(taught: Page, pictures: Pictures) -> None:

@@ -15,6 +15,7 @@ from PIL import Image
 
 from cnaps.errors import CnapsError, DataError, InputError
 from cnaps.serving.decoding import Decoder
+from cnaps.studio.description import held_out
 from cnaps.studio.store import Project
 
 
@@ -77,6 +78,61 @@ def test_an_image_is_in_one_place_only_and_a_label_wins(project: Project) -> Non
     assert [entry["place"] for entry in project.images.values()] == [dogs]
     project.add([("copy.png", picture(1))], "test")
     assert [entry["place"] for entry in project.images.values()] == [dogs]
+
+
+def test_images_held_out_belong_to_a_class_and_are_no_examples_of_it(project: Project) -> None:
+    cats, dogs = project.add_class("cats"), project.add_class("dogs")
+    held = held_out(cats)
+    (example,) = project.add([("a.png", picture(1))], cats)["added"]
+    uploads = [("photos/Cats/b.png", picture(2)), ("photos/cows/c.png", picture(3)), ("d.png", picture(4))]
+    report = project.add(uploads, "held")
+    assert [entry["reason"] for entry in report["refused"]] == [
+        "no class is named 'cows'",
+        "it lies in no folder named like a class",
+    ]
+    (tested,) = report["added"]
+    plan = project.plan()
+    assert (plan.classes, plan.held) == ({"cats": [example]}, {"cats": [tested]})
+    # an image is never both: what is held out is taken away from the examples, and said to be
+    report = project.add([("again.png", picture(1))], held)
+    assert report["moved"] == [{"name": "a.png", "from": cats, "to": held}]
+    assert project.plan().classes == {}
+    assert project.undo()
+    again = reopened(project)
+    assert again.plan() == plan
+    again.remove_class(cats)
+    assert again.plan().pool == [example, tested]
+    assert again.undo()
+    assert again.plan() == plan
+    with pytest.raises(InputError, match="no such class"):
+        again.move([example], "h9")
+    again.move([tested], dogs)
+    assert again.describe()["version"] == 1  # nothing in it that an older version would not understand
+    again.close()
+
+
+def test_a_share_of_the_examples_is_held_out_as_one_change(project: Project) -> None:
+    for k, name in enumerate(("cats", "dogs")):
+        project.add([(f"{i}.png", picture(20 * k + i)) for i in range(10 - 6 * k)], project.add_class(name))
+    assert project.hold_out(0.2) == 2
+    plan = project.plan()
+    assert {name: len(ids) for name, ids in plan.classes.items()} == {"cats": 8, "dogs": 4}
+    assert {name: len(ids) for name, ids in plan.held.items()} == {"cats": 2}
+    assert project.undo()
+    assert project.plan().held == {}
+
+
+def test_a_label_that_was_confirmed_stays_so_until_the_image_is_moved(project: Project) -> None:
+    cats, dogs = project.add_class("cats"), project.add_class("dogs")
+    (key,) = project.add([("a.png", picture(1))], cats)["added"]
+    project.confirm([key, "0" * 32])
+    again = reopened(project)
+    assert again.images[key] == {"name": "a.png", "place": cats, "right": True}
+    again.move([key], dogs)
+    assert again.images[key] == {"name": "a.png", "place": dogs}
+    assert again.undo()
+    assert again.images[key]["right"]
+    again.close()
 
 
 def test_class_names_are_told_apart_without_regard_to_case_and_space(project: Project) -> None:

@@ -13,7 +13,7 @@ import io
 import json
 import math
 import shutil
-import sys
+import tempfile
 import zipfile
 from collections import Counter
 from collections.abc import Callable
@@ -31,7 +31,8 @@ from cnaps.data.collection import Collection
 from cnaps.episodes import Sampler, read_manifest
 from cnaps.errors import CnapsError
 from cnaps.nn.checkpoints import load_model
-from cnaps.runtime.engine import open_engine
+from cnaps.runtime.bundle import read_bundle
+from cnaps.runtime.engine import OnnxEngine, open_engine
 from cnaps.runtime.task import Examples, FittedTask
 from cnaps.runtime.taskfile import read_task, write_task
 from cnaps.training.config import TrainConfig
@@ -42,8 +43,7 @@ from cnaps.training.run import check_environment, latest_checkpoint
 from cnaps.training.settings import build, build_saved, read_settings
 from cnaps.training.start import build_model
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "compatibility"))
-import make
+from ..compatibility import make
 
 STORED = make.STORED
 CHECKPOINT = "checkpoints/step-00000001.safetensors"
@@ -196,7 +196,7 @@ def read_task_file(folder: Path) -> None:
 
 
 def _check_answers(found: FittedTask) -> None:
-    answers = found.probabilities(found.features(pixels()[:2]))
+    answers = found.probabilities(found.features(pixels()[:2].numpy()))
     assert np.isfinite(answers).all(), "it answers nonsense"
     assert np.allclose(answers.sum(1), 1), "it answers nonsense"
 
@@ -219,7 +219,7 @@ def spoil_model(folder: Path, rng: np.random.Generator) -> None:
 def read_model(folder: Path) -> None:
     """Loaded, it must also learn and answer."""
     model = load_model(folder / "model")
-    _check_answers(FittedTask.learn(open_engine(model), Examples(pixels(), ["a", "b"] * 3)))
+    _check_answers(FittedTask.learn(open_engine(model), Examples(pixels().numpy(), ["a", "b"] * 3)))
 
 
 def spoil_collection(folder: Path, rng: np.random.Generator) -> None:
@@ -334,10 +334,10 @@ def spoil_project(folder: Path, rng: np.random.Generator) -> None:
 class _Here:
     size = 32
 
-    def decode(self, data: bytes) -> Any:
+    def decode(self, data: bytes, size: int | None = None) -> Any:
         from cnaps.serving.decoding import _decode
 
-        return _decode(data, self.size)
+        return _decode(data, size or self.size)
 
 
 def read_project(folder: Path) -> None:
@@ -352,11 +352,15 @@ def spoil_archive(folder: Path, rng: np.random.Generator) -> None:
         for name in ("one/a.png", "two/b.png", "two/c.png"):
             archive.writestr(name, bytes(int(rng.integers(1, 3000))))
     data = bytearray(out.getvalue())
+    _spoil_headers(data, rng)
+    (folder / "a.zip").write_bytes(data)
+
+
+def _spoil_headers(data: bytearray, rng: np.random.Generator) -> None:
     for _ in range(int(rng.integers(1, 4))):
         signature = (b"PK\3\4", b"PK\1\2", b"PK\5\6")[int(rng.integers(3))]
         at = data.find(signature) + 4 + int(rng.integers(24))
         data[at : at + 2] = rng.integers(0, 256, 2, np.uint8).tobytes()
-    (folder / "a.zip").write_bytes(data)
 
 
 def read_archive(folder: Path) -> None:
@@ -367,14 +371,126 @@ def read_archive(folder: Path) -> None:
         tree.read(name)
 
 
+@cache
+def whole_bundle() -> tuple[dict[str, Any], dict[str, Any], dict[str, bytes]]:
+    """Settings and description of a small model for the runtime, and its graphs."""
+    from cnaps.bridge.bundle import describe, make_graphs
+
+    model = whole_model()
+    about = json.loads(json.dumps(describe(model)))
+    return json.loads(content(STORED / "model/config.json")), about, make_graphs(model)
+
+
+def spoil_bundle(folder: Path, rng: np.random.Generator) -> None:
+    (folder / "bundle/graphs").mkdir(parents=True, exist_ok=True)
+    config, about, graphs = whole_bundle()
+    weights = content(STORED / "model/model.safetensors")
+    which = rng.random()
+    if which < 0.4:
+        about = change(about, rng)
+    elif which < 0.55:
+        config = change(config, rng)
+    elif which < 0.8:
+        tensors = change_tensors(tensors_of(STORED / "model/model.safetensors"), rng)
+        weights = save({name: t.contiguous() for name, t in tensors.items()})
+    else:
+        name = sorted(graphs)[int(rng.integers(len(graphs)))]
+        changed = bytearray(graphs[name])
+        for at in rng.integers(0, len(changed), int(rng.integers(1, 5))):
+            changed[at] = int(rng.integers(256))
+        graphs = {**graphs, name: bytes(changed)} if rng.random() < 0.9 else {**graphs, name: b""}
+    for table, parts in (
+        (config, [weights]),
+        (about, [part for name in sorted(graphs) for part in (name.encode(), graphs[name])]),
+    ):
+        table.pop("digest", None)
+        table["digest"] = hashlib.sha256(json.dumps(table, sort_keys=True).encode() + b"".join(parts)).hexdigest()
+    (folder / "bundle/model.safetensors").write_bytes(weights)
+    for name, data in graphs.items():
+        (folder / f"bundle/graphs/{name}.onnx").write_bytes(data)
+    (folder / "bundle/config.json").write_text(json.dumps(config))
+    (folder / "bundle/bundle.json").write_text(text_of(about, rng))
+
+
+def read_whole_bundle(folder: Path) -> None:
+    """Opened without torch, it must also learn and answer."""
+    engine = OnnxEngine(read_bundle(folder / "bundle"))
+    _check_answers(FittedTask.learn(engine, Examples(pixels().numpy(), ["a", "b"] * 3)))
+
+
+@cache
+def whole_project_zip() -> bytes:
+    from cnaps.studio.archive import write_zip
+    from cnaps.studio.store import Project
+
+    with tempfile.TemporaryDirectory() as scratch:
+        shutil.copytree(STORED / "project", Path(scratch) / "project")
+        out = io.BytesIO()
+        project = Project(Path(scratch) / "project", _Here())  # type: ignore[arg-type]
+        write_zip(project, out)
+        project.close()
+    return out.getvalue()
+
+
+def spoil_project_zip(folder: Path, rng: np.random.Generator) -> None:
+    parts = {}
+    with zipfile.ZipFile(io.BytesIO(whole_project_zip())) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    held = json.loads(parts["project.json"])
+    if (which := rng.random()) < 0.6:
+        held = change(held, rng)
+        if rng.random() < 0.7:
+            held.pop("digest", None)
+            rest = json.dumps(held, sort_keys=True).encode()
+            held["digest"] = hashlib.blake2b(rest, digest_size=16).hexdigest()
+    names = sorted(parts.keys() - {"project.json"})
+    if 0.5 < which < 0.7:
+        odd = ["../../x.png", "/etc/passwd", "project.json", "a\\b", "x" * 60_000, "con", names[0].upper()]
+        name = names[int(rng.integers(len(names)))]
+        parts[str(rng.choice(odd))] = parts.pop(name)
+    parts["project.json"] = text_of(held, rng).encode()
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED if rng.random() < 0.5 else zipfile.ZIP_STORED) as archive:
+        for name, data in parts.items():
+            archive.writestr(name, data)
+    whole = bytearray(out.getvalue())
+    if which > 0.7:
+        _spoil_headers(whole, rng)
+    (folder / "p.zip").write_bytes(whole)
+
+
+def read_project_zip(folder: Path) -> None:
+    """Merged whole into a project, or refused without a trace in it."""
+    from cnaps.studio.archive import read_zip
+    from cnaps.studio.store import Project
+
+    shutil.rmtree(folder / "own", ignore_errors=True)
+    shutil.copytree(STORED / "project", folder / "own")
+    project = Project(folder / "own", _Here())  # type: ignore[arg-type]
+    before = (folder / "own/project.json").read_bytes()
+    try:
+        with (folder / "p.zip").open("rb") as file:
+            read_zip(project, file, lambda data: 2)
+    except CnapsError:
+        assert (folder / "own/project.json").read_bytes() == before, "a refused project left a trace"
+        raise
+    finally:
+        project.close()
+        outside = {path.name for path in folder.iterdir()} - {"p.zip", "own"}
+        assert not outside, f"written outside of the project: {outside}"
+    Project(folder / "own", _Here()).close()  # type: ignore[arg-type]
+
+
 FORMATS = (
     Format("task file", spoil_task, read_task_file),
     Format("model", spoil_model, read_model),
+    Format("bundle", spoil_bundle, read_whole_bundle),
     Format("collection", spoil_collection, read_collection),
     Format("manifest", spoil_manifest, read_tasks),
     Format("run", spoil_run, read_run),
     Format("settings", spoil_settings, read_config),
     Format("project", spoil_project, read_project),
+    Format("project zip", spoil_project_zip, read_project_zip),
     Format("archive", spoil_archive, read_archive),
 )
 

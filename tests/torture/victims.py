@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from common import digits, encoded, small_model, small_task
-
 from cnaps.runtime.taskfile import write_task
 from cnaps.serving.decoding import Decoded, _decode
+
+from .common import digits, encoded, small_model, small_task
 
 
 class DecoderHere:
@@ -18,8 +18,8 @@ class DecoderHere:
 
     size = 32
 
-    def decode(self, data: bytes) -> Decoded:
-        return _decode(data, self.size)
+    def decode(self, data: bytes, size: int | None = None) -> Decoded:
+        return _decode(data, size or self.size)
 
 
 def save_tasks_and_models(folder: str) -> None:
@@ -29,7 +29,7 @@ def save_tasks_and_models(folder: str) -> None:
     tasks = [small_task(model, shift=shift) for shift in range(2)]
     _ready(folder)
     for i in itertools.count():
-        tasks[i % 2].save(Path(folder) / "task.safetensors")
+        write_task(Path(folder) / "task.safetensors", tasks[i % 2])
         models[i % 2].save(Path(folder) / "model")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,14 @@ import pytest
 import torch
 
 pytest.importorskip("transformers", reason="needs transformers: pip install 'cnaps[transformers]'")
-sys.path.insert(0, str(Path(__file__).parents[1] / "nn"))
-import families
 
 from cnaps import load_model
 from cnaps.nn.backbones import open_backbone
 from cnaps.training.config import TrainConfig
 from cnaps.training.settings import build
 from cnaps.training.start import train
+
+from ..nn import families
 
 
 @pytest.mark.parametrize("family", ["vit", "convnext"])

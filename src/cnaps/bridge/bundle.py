@@ -10,7 +10,8 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -40,6 +41,19 @@ def write_bundle(model: CNAPs, folder: str | os.PathLike[str]) -> None:
     about = describe(model)
     about["digest"] = graphs_digest(about, graphs)
     write_json(folder / BUNDLE, about)
+
+
+@contextmanager
+def _explained_by_age() -> Iterator[None]:
+    """Exporters of older torch fail in many ways; of this one's, none is expected."""
+    try:
+        yield
+    except Exception as error:
+        if torch.__version__ >= torch.torch_version.TorchVersion("2.13"):
+            raise
+        raise InputError(
+            f"torch {torch.__version__} cannot write this network as ONNX graphs: install torch 2.13 or newer"
+        ) from error
 
 
 def describe(model: CNAPs) -> dict[str, Any]:
@@ -193,7 +207,7 @@ def _export(
     named_axes = [free.get(name, {0: "n"}) for name in inputs]
     shapes = tuple({k: torch.export.Dim(v, min=1) for k, v in axes.items()} for axes in named_axes)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _explained_by_age():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
             module.eval(),
@@ -205,7 +219,7 @@ def _export(
             verbose=False,
             optimize=False,
         )
-    model = program.model_proto  # type: ignore[union-attr]
+        model = program.model_proto  # type: ignore[union-attr]
     graph = model.graph
     kept = {*inputs, *outputs}
 

@@ -68,13 +68,13 @@ class TorchEngine:
         model = self.model
         return _numpy(model._task_embedding(self._images(pixels), default_chunk(model.device)).double())
 
-    def network(self, film: np.ndarray) -> Network:
-        """The network with a task's FiLM."""
+    def network(self, film: np.ndarray, image_size: int) -> Network:
+        """The network with the FiLM of a task at this size."""
         model = self.model
         sites = model.backbone.site_channels if model.adaptation is not None else []
         parts = Film.from_vector(torch.from_numpy(film).to(model.device), sites)
         with torch.no_grad():
-            return self._network(model.network(parts))
+            return self._network(model.network(parts, image_size))
 
     def frozen(self) -> Network:
         """The backbone as it was pre-trained."""

@@ -60,8 +60,12 @@ def _root(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; a mistake of the user ends with one sentence and exit code 2."""
+    from cnaps import progress
     from cnaps.cli.common import echo
+    from cnaps.cli.display import progress_display
     from cnaps.errors import CnapsError
+
+    progress.show_with(progress_display)
 
     try:
         app(args=arguments)

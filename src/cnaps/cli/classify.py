@@ -206,22 +206,33 @@ def demo(
 
 def export(
     task: Path = _TASK,
-    onnx: Path = typer.Argument(..., help="The file to write (.onnx)."),
+    target: Path = typer.Argument(
+        ..., help="What to write: a file (.onnx), or a folder for a page that classifies in the browser."
+    ),
     model: str | None = _MODEL,
     force: bool = FORCE,
 ) -> None:
-    """Turn a task into an ONNX file that needs nothing of this package."""
+    """Turn a task into an ONNX file, or a page for any web space, that needs nothing of this package."""
     from cnaps.files import check_output
     from cnaps.runtime.taskfile import read_task
 
-    check_output(onnx, (".onnx",), inputs=read_by([], [task, model]), force=force)
+    inputs = read_by([], [task, model])
+    if not target.suffix:
+        from cnaps.serving.pages import NETWORK, find_site, page_files, write_page
+
+        names = {Path(name).parts[0] for name in page_files(find_site())}
+        check_output(target, inputs=inputs, force=force, folder=sorted(names | {NETWORK}))
+        write_page(read_task(task, model), target)
+        echo(f"wrote {target}: put it on a web space, or try it: cnaps web {target}")
+        return
+    check_output(target, (".onnx",), inputs=inputs, force=force)
     fitted = read_task(task, model)
     from cnaps.runtime.export import export_onnx
 
-    export_onnx(fitted, onnx)
+    export_onnx(fitted, target)
     echo(
-        f"wrote {onnx}: uint8 RGB images of any size to probabilities of {len(fitted.names)} "
-        f"classes, {onnx.stat().st_size / 1e6:.1f} MB"
+        f"wrote {target}: uint8 RGB images of any size to probabilities of {len(fitted.names)} "
+        f"classes, {target.stat().st_size / 1e6:.1f} MB"
     )
 
 

@@ -258,7 +258,7 @@ def trust(
     most = min(max_ways, max_context)
     limits = Limits(min_ways=min(5, most), max_ways=most, max_context=max_context)
     task_set = TaskSet.draw(open_collections(data, where), where, tasks, limits=limits)
-    finish(trust_report(trust_runs(base, task_set, out, split=where, size=base.image_size)), out)
+    finish(trust_report(trust_runs(base, task_set, out, split=where)), out)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`cnaps studio` and `cnaps serve`."""
+"""`cnaps studio`, `cnaps serve` and `cnaps web`."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command()(studio)
     app.command()(serve)
+    app.command()(web)
 
 
 def studio(
@@ -147,6 +148,30 @@ def _serve_label_studio(
         if token:
             typer.echo(f"its password (any user): {token}")
         _run(app, socket, 30)
+
+
+def web(
+    folder: Path | None = typer.Argument(
+        None,
+        help="The folder to serve: a page written by `cnaps export`; without it, the page that learns itself.",
+    ),
+    port: int = _port(8767),
+    browser: bool = typer.Option(True, "--browser/--no-browser", help="Open the page."),
+) -> None:
+    """Try the page that learns in the browser itself: plain files on loopback, nothing is sent anywhere."""
+    import webbrowser
+
+    from cnaps.errors import InputError
+    from cnaps.serving.pages import find_site, serve_folder
+
+    if folder is not None and not (folder / "index.html").is_file():
+        raise InputError(f"there is no index.html in {folder}")
+    with serve_folder(folder or find_site(), port) as server:
+        address = f"http://127.0.0.1:{server.server_port}/"
+        typer.echo(f"cnaps web: {address}\nCtrl-C ends it.")
+        if browser:
+            webbrowser.open(address)
+        server.serve_forever()
 
 
 def _run(app: Any, socket: Any, seconds_to_finish: int) -> None:

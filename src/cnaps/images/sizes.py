@@ -13,7 +13,7 @@ ENLARGED = (
     (48, 128),
     (96, 160),
 )  # images of fewer pixels a side than the first number: more would show nothing new
-LARGE = 224
+SMALL, LARGE = 128, 224
 
 
 @dataclass(frozen=True)
@@ -48,3 +48,15 @@ def auto_size(looks: Iterable[Look]) -> int:
         return INK
     side = float(np.median([look.side for look in found])) if found else LARGE
     return next((size for limit, size in ENLARGED if side < limit), LARGE)
+
+
+def lora_share(size: int, large: float) -> float:
+    """How much of a model's LoRA terms is used for images of this size: `large` from 224 pixels on, all up to 128.
+
+    A backbone is at home at large sizes, and needs less of what was learned for small ones.
+
+    >>> lora_share(96, 0.5), lora_share(176, 0.5), lora_share(300, 0.5)
+    (1.0, 0.75, 0.5)
+    """
+    way = min(max(size - SMALL, 0) / (LARGE - SMALL), 1.0)
+    return 1.0 + (large - 1.0) * way

@@ -13,6 +13,7 @@ Array: TypeAlias = Any  # numpy.ndarray or torch.Tensor
 __all__ = [
     "Array",
     "cast",
+    "device",
     "diagonal",
     "eye",
     "is_torch_array",

@@ -14,6 +14,7 @@ from cnaps.errors import InputError
 from cnaps.maths.arrays import (
     Array,
     cast,
+    device,
     eye,
     is_torch_array,
     namespace,
@@ -47,7 +48,7 @@ class Head:
 
     def emphasis(self, like: Array) -> Array:
         """How much each feature counts where two images are compared (d,)."""
-        return namespace(like).ones((sum(self.groups),), dtype=like.dtype, device=like.device)
+        return namespace(like).ones((sum(self.groups),), dtype=like.dtype, device=device(like))
 
     def embed(self, features: Array) -> Array:
         """(N, d) -> (N, d)."""
@@ -192,7 +193,7 @@ def _ridge(rows: Array, spokes: Array, wanted: Array, ridge: Array) -> Array:
     xp, (count, width) = namespace(rows), rows.shape
     if count > width:
         return xp.linalg.solve(rows.T @ rows + ridge * eye(width, rows), spokes.T @ wanted).T
-    padding = xp.zeros((count - wanted.shape[0], wanted.shape[1]), dtype=rows.dtype, device=rows.device)
+    padding = xp.zeros((count - wanted.shape[0], wanted.shape[1]), dtype=rows.dtype, device=device(rows))
     return xp.linalg.solve(rows @ rows.T + ridge * eye(count, rows), xp.concat([padding, wanted], axis=0)).T @ rows
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cnaps.maths.arrays import Array, cast, members_of, namespace
+from cnaps.maths.arrays import Array, cast, device, members_of, namespace
 
 RANK = 64  # rows of scatter that a class keeps when it learns on; while it has fewer than twice as many, all
 
@@ -73,7 +73,7 @@ def _placed(statistics: ClassStatistics, place: Sequence[int], ways: int) -> tup
     xp = namespace(statistics.means)
     counts, means = (xp.astype(part, xp.float64) for part in (statistics.counts, statistics.means))
     chosen = [[float(i == k) for i in place] for k in range(ways)]
-    where = xp.asarray(chosen, dtype=xp.float64, device=means.device)  # (ways, C)
+    where = xp.asarray(chosen, dtype=xp.float64, device=device(means))  # (ways, C)
     return where @ counts, where @ means
 
 

@@ -1,12 +1,10 @@
-"""`Adapted`: the classifier of one task, all its state, and how it learns on."""
+"""`Adapted`: what one pass over a context set gives, with the history that training needs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from copy import copy
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -14,22 +12,19 @@ from torch import Tensor, nn
 from cnaps.errors import InputError
 from cnaps.maths.heads import Classifier
 from cnaps.maths.statistics import ClassStatistics
-from cnaps.nn.checks import check_images, check_labels
+from cnaps.nn.checks import check_images
 from cnaps.nn.film import Film
 from cnaps.nn.heads import Head
 
 if TYPE_CHECKING:
-    from os import PathLike
-
     from cnaps.nn.model import CNAPs
-
-UPDATES = ("fixed", "paper")
 
 
 class Adapted:
     """The classifier of one task: FiLM parameters and class statistics, and the model they belong to.
 
-    It holds all state of the task; the model is not changed by it.
+    Training and comparisons use it, and gradients flow through it. A task that is kept, learns on, is saved or
+    exported is a `cnaps.runtime.task.FittedTask`.
     """
 
     def __init__(
@@ -39,85 +34,15 @@ class Adapted:
         classes: Tensor,
         statistics: ClassStatistics,
         task_embedding: Tensor,
-        seen: int,
+        image_size: int,
     ) -> None:
         self.model = model
         self.film = film
         self.classes = classes  # sorted labels (C,)
         self.statistics = statistics
         self.task_embedding = task_embedding  # z_G
-        self.seen = seen  # images read so far
+        self.image_size = image_size  # of the context: the network is the one for this size
         self.context_features: Tensor | None = None  # (N, d) of the context itself
-
-    def update(self, images: Tensor, labels: Tensor, *, mode: str = "fixed") -> Adapted:
-        """The classifier after more examples, of known classes or new ones; earlier images are not needed.
-
-        `fixed` keeps FiLM as the first data made it: the result is that of seeing everything at once with this
-        FiLM, in any order. `paper` makes FiLM anew from the running task embedding and keeps the means of
-        earlier examples as they were.
-
-        >>> import torch
-        >>> from cnaps import CNAPs
-        >>> images = torch.rand(4, 3, 84, 84)
-        >>> with torch.no_grad():
-        ...     adapted = CNAPs().adapt(images, torch.tensor([0, 0, 7, 7]))
-        ...     later = adapted.update(images[:2], torch.tensor([7, 3]))
-        >>> later.classes.tolist(), later.statistics.counts.tolist(), later.forget([3]).classes.tolist()
-        ([0, 3, 7], [2.0, 1.0, 3.0], [0, 7])
-        """
-        if mode not in UPDATES:
-            raise InputError(f"no update mode named {mode!r}; there are: {', '.join(UPDATES)}")
-        check_images(images, "images", self.model.backbone.min_image_size)
-        new, index = check_labels(labels, len(images))
-        if mode == "paper":
-            latest = self.model._adapt(images, new, index, self.task_embedding, self.seen)
-            film, added, embedding = latest.film, latest.statistics, latest.task_embedding
-            kept = {name: value for name, value in vars(latest).items() if name == "_folded_network"}
-        else:
-            features = self.features(images)
-            scatter = self.model.head.needs_scatter
-            film, kept = self.film, {}
-            added = ClassStatistics.of(features, index.to(features.device), len(new), scatter=scatter)
-            embedding = self.model._task_embedding(images.to(self.model.device), default_chunk(self.model.device))
-            embedding = running_mean(self.task_embedding, self.seen, embedding, len(images))
-        classes = torch.cat([self.classes, new[~torch.isin(new, self.classes)]])
-        place = (new[:, None] == classes).int().argmax(1).tolist()
-        merged = self.statistics.merge(added, place, len(classes))
-        classes, order = classes.sort()
-        return self._with(
-            film=film,
-            classes=classes,
-            statistics=merged.select(order.tolist()),
-            task_embedding=embedding,
-            seen=self.seen + len(images),
-            **kept,
-        )
-
-    def forget(self, classes: Iterable[int]) -> Adapted:
-        """The classifier without some of its classes; FiLM and what it was made from stay."""
-        gone = set(classes)
-        known = self.classes.tolist()
-        unknown = gone - set(known)
-        if unknown:
-            raise InputError(f"cannot forget {', '.join(map(str, sorted(unknown)))}: no such class")
-        keep = [i for i, label in enumerate(known) if label not in gone]
-        if not keep:
-            raise InputError("cannot forget every class: at least one must remain")
-        return self._with(classes=self.classes[keep], statistics=self.statistics.select(keep))
-
-    def relabel(self, classes: Tensor) -> Adapted:
-        """The same task under other labels, given in the order of `classes` and rising like them."""
-        return self._with(classes=classes)
-
-    def _with(self, **changes: Any) -> Adapted:
-        """A copy with other parts. The folded network lives on with its FiLM, so that small updates are cheap."""
-        changed = copy(self)
-        changed.__dict__.pop("_fixed_classifier", None)
-        changed.context_features = None
-        if changes.get("film", self.film) is not self.film:
-            changed.__dict__.pop("_folded_network", None)
-        changed.__dict__.update(changes)
-        return changed
 
     def features(self, images: Tensor, *, chunk_size: int | None = None) -> Tensor:
         """Adapted features (M, d) of float images (M, 3, H, W), as the head's classifier reads them."""
@@ -156,22 +81,13 @@ class Adapted:
         with torch.no_grad():
             return _Folded(self._network(fuse=False), self._fixed_classifier).eval()
 
-    def export_onnx(self, path: str | PathLike[str], image_size: int | None = None) -> None:
-        """Write the folded network as ONNX: float images (batch, 3, S, S) to logits (batch, C)."""
-        from cnaps.nn.export import export_onnx
-
-        export_onnx(self.fold(), path, image_size or self.model.image_size)
-
     def detach(self) -> Adapted:
         """The same task without the history that training needs."""
         s = self.statistics
         scatter = None if s.scatter is None else tuple(f.detach() for f in s.scatter)
         statistics = replace(s, means=s.means.detach(), scatter=scatter)
-        return self._with(
-            film=self.film.detach(),
-            statistics=statistics,
-            task_embedding=self.task_embedding.detach(),
-        )
+        film, embedding = self.film.detach(), self.task_embedding.detach()
+        return Adapted(self.model, film, self.classes, statistics, embedding, self.image_size)
 
     def keep(self, modules: list[nn.Module]) -> None:
         """Predict with the folded stem and stages that read the context, instead of folding them again."""
@@ -194,7 +110,7 @@ class Adapted:
             return self.classifier
 
     def _network(self, *, fuse: bool = True) -> AdaptedNetwork:
-        return self.model.network(self.film, fuse=fuse)
+        return self.model.network(self.film, self.image_size, fuse=fuse)
 
 
 class AdaptedNetwork(nn.Module):

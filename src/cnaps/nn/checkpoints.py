@@ -106,7 +106,7 @@ def load_task_model(
         if unknown:
             raise CheckpointError(f"{config_file}: unknown settings {', '.join(sorted(unknown))}")
         _check_settings(stored["model"])
-        _check_notes(stored.get("notes") or {})
+        values.model_notes(stored.get("notes") or {})
         config = ModelConfig(**stored["model"])
         package = stored["backbone_weights"] == "package"
     except (KeyError, TypeError, ValueError) as error:
@@ -177,8 +177,9 @@ def load_weights(module: nn.Module, state: Mapping[str, Tensor], source: str) ->
 def fingerprint(model: TaskModel) -> str:
     """A hash of the configuration and of every weight."""
     config = asdict(model.config)
-    if not config["shared_rank"]:  # came later: models without it keep the fingerprint that task files know
-        del config["shared_rank"]
+    for name in ("shared_rank", "shared_large"):  # came later: models without keep the fingerprint of task files
+        if config[name] == getattr(ModelConfig, name):
+            del config[name]
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
     for name, value in sorted(model.state_dict().items()):
         digest.update(name.encode())
@@ -199,20 +200,10 @@ def _check_settings(table: Any) -> None:
                 raise ValueError(f"{key} is true or false, not {value!r}")
         elif isinstance(default, str):
             values.name(value, key)
+        elif isinstance(default, float):
+            values.number(value, key, 0, 4096)
         elif value is not None or default is not None:
             values.count(value, key, 0, 4096)
-
-
-def _check_notes(notes: Any) -> None:
-    """Notes are anybody's, but for those that this program reads."""
-    known = values.table(notes, "notes")
-    calibration = values.items(known.get("calibration", [0, 0, 0]), "calibration")
-    for value in calibration:
-        values.number(value, "calibration", -20, 20)
-    if len(calibration) != 3:
-        raise ValueError("calibration is not three numbers")
-    for name, source in values.table(known.get("trained_on", {}), "trained_on").items():
-        values.table(source, values.name(name, "trained_on"))
 
 
 def _class_of(kind: Any, source: Path) -> type[TaskModel]:

@@ -1,8 +1,9 @@
 """Convolutions on a CPU with what follows them: norm, FiLM, sum, activation while the result is in the cache.
 
 `FusedConv2d` is for prediction; `LearningConv2d` has gradients, and is what makes training on a CPU bearable.
-Both call operations of torch that it does not promise to keep. Everything works without them too, slower: where
-they are missing, and with CNAPS_KERNELS=plain in the environment.
+Both call operations of torch that it does not promise to keep. Everything works without them too, slower: with a
+torch older than the one they were written for, where they are missing, and with CNAPS_KERNELS=plain in the
+environment.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ _ACTIVATIONS: dict[type[nn.Module], tuple[str, list[float]]] = {
     nn.ReLU6: ("hardtanh", [0.0, 6.0]),
 }
 ACTIVATIONS = tuple(_ACTIVATIONS)
+_WRITTEN_FOR = (2, 13)  # in torch 2.6 the sum with a shortcut fails for maps of one pixel
+_NEW_ENOUGH = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= _WRITTEN_FOR
 
 
 def kernels_wanted() -> bool:
@@ -38,6 +41,7 @@ def can_fuse(conv: nn.Module) -> bool:
     """Whether there is a fused kernel for this convolution on its device, and kernels are wanted."""
     return (
         kernels_wanted()
+        and _NEW_ENOUGH
         and isinstance(conv, nn.Conv2d)
         and conv.weight.device.type == "cpu"
         and conv.weight.dtype == torch.float32

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from cnaps.errors import InputError
+from cnaps.images.sizes import lora_share
 from cnaps.maths.arrays import members_of
 from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.adaptation import FilmAdaptation
@@ -43,6 +44,7 @@ class ModelConfig:
     set_encoder_size: int | None = None  # shrink images to this size for the set encoder
     generator_width: int | None = None  # None: as wide as the stage
     shared_rank: int = 0  # of terms in the 1x1 convolutions that all tasks share; 0: none, as in the paper
+    shared_large: float = 1.0  # the share of these terms at 224 pixels; all up to 128, in proportion between
     spread: bool = False  # stage encoders also see the spread within and between classes
     image_size: int | None = None  # None: what the backbone prefers
     backbone_norm: str = "running"  # running | batch: what the backbone's batch norms use (batch: joint training)
@@ -79,7 +81,9 @@ class CNAPs(TaskModel):
         config = config or ModelConfig()
         _check_config(config)
         super().__init__(config, backbone)
-        self._once: dict[int, tuple[object, nn.Module]] = {}  # folded stages, and what they were made from
+        self._once: dict[
+            tuple[int, float], tuple[object, nn.Module]
+        ] = {}  # folded stages, and what they were made from
         self.set_encoder: SetEncoder | None = None
         if config.embedding_size:
             self.set_encoder = SetEncoder(
@@ -157,6 +161,7 @@ class CNAPs(TaskModel):
             generator=generator,
             recompute=checkpoint,
         )
+        share = self.shared_share(images.shape[-1])
         modules = [self._stem()]
         context.run(modules[0])
         film: list[tuple[SiteFilm, ...]] = []
@@ -166,26 +171,31 @@ class CNAPs(TaskModel):
             if self.adaptation is not None:
                 pooled = context.readout(pools[stage], stage) if self.adaptation.autoregressive else None
                 film.append(self.adaptation.stage_film(stage, embedding.to(images.dtype), pooled, members))
-            modules.append(self._stage(stage, film[stage] if film else None))
+            modules.append(self._stage(stage, film[stage] if film else None, share))
             context.run(modules[-1])
             if self.config.features == "all" or stage == stages - 1:
                 features.append(context.readout(pools[stage + 1], stages))
         embedded = self.head.embed(torch.cat(features, 1))
         statistics = ClassStatistics.of(embedded, index, len(classes), scatter=self.head.needs_scatter)
-        adapted = Adapted(self, Film(tuple(film)), classes, statistics, embedding, len(images) + earlier_images)
+        adapted = Adapted(self, Film(tuple(film)), classes, statistics, embedding, images.shape[-1])
         adapted.context_features = embedded
         if not torch.is_grad_enabled():
             adapted.keep(modules)
         return adapted
 
-    def network(self, film: Film, *, fuse: bool = True) -> AdaptedNetwork:
-        """Images to embedded features with a task's FiLM; folded where no gradients are wanted."""
+    def network(self, film: Film, image_size: int, *, fuse: bool = True) -> AdaptedNetwork:
+        """Images to embedded features with the FiLM of a task at this size; folded without gradients."""
+        share = self.shared_share(image_size)
         stages = [
-            self._stage(i, film.stages[i] if film.stages else None, fuse=fuse)
+            self._stage(i, film.stages[i] if film.stages else None, share, fuse=fuse)
             for i in range(len(self.backbone.stages))
         ]
         pools, every = self.backbone.pools[1:], self.config.features == "all"
         return AdaptedNetwork(self._stem(fuse=fuse), stages, pools, self.head, every)
+
+    def shared_share(self, image_size: int) -> float:
+        """How much of the shared terms is used for images of this size."""
+        return 1.0 if self.shared is None else lora_share(image_size, self.config.shared_large)
 
     def _task_embedding(self, images: Tensor, chunk_size: int | None, recompute: bool = False) -> Tensor:
         if self.set_encoder is None:
@@ -199,34 +209,36 @@ class CNAPs(TaskModel):
             return unite(self.backbone.stem, self.backbone.stem_units)
         return fold(self.backbone.stem, self.backbone.stem_units, fuse=fuse)
 
-    def _stage(self, stage: int, film: tuple[SiteFilm, ...] | None, *, fuse: bool = True) -> nn.Module:
+    def _stage(
+        self, stage: int, film: tuple[SiteFilm, ...] | None, share: float = 1.0, *, fuse: bool = True
+    ) -> nn.Module:
         """One stage with a task's FiLM; folded, and fused where there are kernels for it, without gradients."""
         sites, units = self.backbone.sites[stage], self.backbone.stage_units[stage]
         batch = self.config.backbone_norm == "batch"
         if not batch and not torch.is_grad_enabled():
             named, values = ([], ()) if film is None else (sites, film)
-            return bind_folded(self._folded(stage), units, named, values, fuse=fuse)
-        module = self._unadapted(stage)
+            return bind_folded(self._folded(stage, share), units, named, values, fuse=fuse)
+        module = self._unadapted(stage, share)
         if film is not None:
             module = bind(module, sites, film, batch_statistics=batch)
         return module if batch else unite(module, units)
 
-    def _unadapted(self, stage: int) -> nn.Module:
-        """A stage as all tasks share it."""
+    def _unadapted(self, stage: int, share: float = 1.0) -> nn.Module:
+        """A stage as all tasks of a size share it."""
         module = self.backbone.stages[stage]
-        return module if self.shared is None else self.shared.join(stage, module)
+        return module if self.shared is None else self.shared.join(stage, module, share)
 
-    def _folded(self, stage: int) -> nn.Module:
+    def _folded(self, stage: int, share: float) -> nn.Module:
         """The same, folded: made anew only when a weight has changed."""
         module = self.backbone.stages[stage]
         tensors = [*module.parameters(), *module.buffers()]
         if self.shared is not None:
             tensors += [part for _, *parts in self.shared.terms(stage) for part in parts]
         state = tuple((t.data_ptr(), t._version) for t in tensors)
-        known = self._once.get(stage)
+        known = self._once.get((stage, share))
         if known is None or known[0] != state:
-            folded = fold(self._unadapted(stage), self.backbone.stage_units[stage])
-            known = self._once[stage] = (state, folded)
+            folded = fold(self._unadapted(stage, share), self.backbone.stage_units[stage])
+            known = self._once[stage, share] = (state, folded)
         return known[1]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -246,6 +258,8 @@ def _check_config(config: ModelConfig) -> None:
             raise InputError(f"{field} cannot be {value!r}; there are: {', '.join(allowed)}")
     if config.shared_rank < 0:
         raise InputError(f"shared_rank cannot be {config.shared_rank}: it is 0 (no shared terms) or more")
+    if not 0 <= config.shared_large <= 2:
+        raise InputError(f"shared_large cannot be {config.shared_large}: it is a share of 0 to 2")
     if config.set_encoder_size is not None and config.set_encoder_size < 32:
         raise InputError(
             f"set_encoder_size cannot be {config.set_encoder_size}: five poolings need 32 pixels or more"

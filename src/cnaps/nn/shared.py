@@ -44,12 +44,12 @@ class SharedTerms(nn.Module):
         first = sum(map(len, self.names[:index]))
         return [(name, self.outer[i], self.inner[i]) for i, name in enumerate(self.names[index], first)]
 
-    def join(self, index: int, stage: nn.Module) -> nn.Module:
-        """Stage number `index` with its terms in its weights; gradients flow into them."""
+    def join(self, index: int, stage: nn.Module, share: float = 1.0) -> nn.Module:
+        """Stage number `index` with a share of its terms in its weights; gradients flow into them."""
         joined = skeleton(stage)
         for name, outer, inner in self.terms(index):
             conv = cast(nn.Conv2d, joined.get_submodule(name))
-            set_tensor(conv, "weight", conv.weight + (outer @ inner)[:, :, None, None])
+            set_tensor(conv, "weight", conv.weight + (share * (outer @ inner))[:, :, None, None])
         return joined
 
     @torch.no_grad()

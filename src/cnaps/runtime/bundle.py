@@ -6,7 +6,6 @@ terms (LoRA) added to them. FiLM of a task is then one factor and one shift more
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,9 +17,13 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from cnaps.errors import CheckpointError, InputError
+from cnaps import values
+from cnaps.errors import CheckpointError, CnapsError, InputError
+from cnaps.files import read_json
+from cnaps.images.sizes import LARGE, lora_share
 from cnaps.maths.heads import Head, create_head
-from cnaps.runtime.onnx import Graph, read_graph
+from cnaps.maths.statistics import ClassStatistics
+from cnaps.runtime.onnx import Graph, check_graph, read_graph
 from cnaps.weights import digest_of, package_weights
 
 FORMAT, VERSION = "cnaps-bundle", 1
@@ -48,6 +51,7 @@ class Bundle:
         self.about = about
         self.notes: dict[str, Any] = {}
         self._state, self._graphs = state, graphs
+        self._layers: dict[float, Weights] = {}  # by the share of LoRA terms
         self.fingerprint: str = about["fingerprint"]
         self.image_size: int = about["image_size"]
         self.channels: list[int] = about["channels"]
@@ -110,23 +114,25 @@ class Bundle:
             starts = (f"adaptation.stage_encoders.{stage}.", f"adaptation.generators.{stage}.")
         return {name: value for name, value in self._state.items() if name.startswith(starts)}
 
-    @cached_property
-    def layers(self) -> Weights:
-        """The numbers of stem and stages without FiLM: folded, with low-rank terms."""
-        return self._folded(lora=True)
+    def layers(self, image_size: int) -> Weights:
+        """The numbers of stem and stages without FiLM: folded, with the share of LoRA terms that this size has."""
+        share = lora_share(image_size, self.settings.get("shared_large", 1.0))
+        if share not in self._layers:  # of one size only: they are as large as the network
+            self._layers = {share: self._folded(share)}
+        return self._layers[share]
 
     @cached_property
     def frozen_layers(self) -> Weights:
-        """The same of the backbone as it was pre-trained, for comparisons."""
-        return self._folded(lora=False)
+        """The same of the backbone as it was pre-trained."""
+        return self._folded(0.0)
 
-    def _folded(self, *, lora: bool) -> Weights:
+    def _folded(self, share: float) -> Weights:
         theta = dict(self._theta)
         for conv, how in self.about["folded"].items():
             weight = theta[f"{conv}.weight"]
-            if lora and "lora" in how:
+            if share and "lora" in how:
                 outer, inner = (self._state[f"shared.{part}.{how['lora']}"] for part in ("outer", "inner"))
-                weight = weight + (outer @ inner)[:, :, None, None]
+                weight = weight + (np.float32(share) * (outer @ inner))[:, :, None, None]
             if "norm" in how:
                 norm = how["norm"]
                 scale = theta[f"{norm}.weight"] / np.sqrt(theta[f"{norm}.running_var"] + np.float32(how["eps"]))
@@ -147,7 +153,7 @@ class Bundle:
 
 
 def read_bundle(folder: str | os.PathLike[str]) -> Bundle:
-    """Open the bundle in a model's folder; whatever does not fit its digest is refused."""
+    """Open the bundle in a model's folder; whatever does not fit its digest, or is nonsense, is refused."""
     folder = Path(folder)
     config, about = _read_json(folder / "config.json"), _read_json(folder / BUNDLE)
     if about.get("format") != FORMAT or not isinstance(about.get("version"), int):
@@ -159,16 +165,60 @@ def read_bundle(folder: str | os.PathLike[str]) -> Bundle:
         raw = weights.read_bytes()
         graphs = {path.stem: path.read_bytes() for path in sorted((folder / GRAPHS).glob("*.onnx"))}
         state = {name: _single(value) for name, value in load_file(weights).items()}
-    except (OSError, SafetensorError, ValueError) as error:
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise CheckpointError(f"{folder} is damaged: {error}") from error
     if config.get("digest") != digest_of(config, [raw]) or about.get("digest") != graphs_digest(about, graphs):
         raise CheckpointError(f"{folder} is damaged: its files do not fit their digests")
     try:
+        values.check_numbers(state)
+        _check_about(about)
         bundle = Bundle(config["model"], about, state, graphs)
-    except (KeyError, TypeError, ValueError) as error:
+        bundle.notes = values.model_notes(config.get("notes") or {})
+        with np.errstate(all="ignore"):  # what is not finite is refused
+            _check_parts(bundle, graphs)
+    except CnapsError as error:
+        raise CheckpointError(f"{folder} cannot be used: {error}") from error
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise CheckpointError(f"{folder} is no bundle that this version knows: {error}") from error
-    bundle.notes = config.get("notes") or {}
     return bundle
+
+
+def _check_about(about: Mapping[str, Any]) -> None:
+    values.name(about["fingerprint"], "the fingerprint")
+    for name, least in (("image_size", 1), ("min_image_size", 1), ("size_step", 0)):
+        values.count(about[name], name, least, 4096)
+    if about["set_encoder_size"] is not None:
+        values.count(about["set_encoder_size"], "set_encoder_size", 1, 4096)
+    for channels in values.items(about["channels"], "channels"):
+        values.count(channels, "channels", 1, 2**20)
+    if len(about["channels"]) < 2 or len(values.items(about["sites"], "sites")) != len(about["channels"]) - 1:
+        raise ValueError("the sites of FiLM do not fit the stages")
+    for name, lowest in (("mean", -1e4), ("std", 1e-4)):
+        for value in values.items(values.table(about["normalisation"], "normalisation")[name], name):
+            values.number(value, name, lowest, 1e4)
+        if len(about["normalisation"][name]) not in (1, 3):
+            raise ValueError(f"{name} is not one number a channel")
+
+
+def _check_parts(bundle: Bundle, graphs: Mapping[str, bytes]) -> None:
+    """Every graph there and harmless, weights and head as the graphs will need them."""
+    settings = bundle.settings
+    for name in ("features", "adaptation", "head", "set_encoder_norm"):
+        values.name(settings[name], name)
+    values.count(settings["embedding_size"], "embedding_size", 0, 4096)
+    filmed = [f"film.{i}" for i, sites in enumerate(bundle.sites) if sites]
+    for name in ("stem", *bundle.stages, *filmed, *(["set_encoder"] if bundle.embedding_size else [])):
+        check_graph(graphs[name], f"the graph {name}")
+    values.number(settings.get("shared_large", 1.0), "shared_large", 0, 2)
+    layers = bundle.layers(LARGE)
+    values.check_numbers(layers)
+    for site in (site for stage in bundle.sites for site in stage):
+        if layers[f"{site.layer}.weight"].shape[:1] != (site.channels,):
+            raise ValueError(f"FiLM of {site.layer} is for another number of channels")
+    some = bundle.head.embed(np.arange(4 * sum(bundle.groups), dtype=np.float32).reshape(4, -1) % 7)
+    statistics = ClassStatistics.of(some, np.array([0, 0, 1, 1]), 2, scatter=bundle.head.needs_scatter)
+    if np.shape(bundle.head.classifier(statistics)(some)) != (4, 2):
+        raise ValueError("its head makes no classifier")
 
 
 def has_bundle(folder: str | os.PathLike[str]) -> bool:
@@ -183,13 +233,14 @@ def graphs_digest(about: Mapping[str, Any], graphs: Mapping[str, bytes]) -> str:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        return values.table(read_json(path), "it")
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{path} cannot be read: it is no description of a model")
-    return found
 
 
 def _single(value: np.ndarray) -> np.ndarray:
-    return value.astype(np.float32) if value.dtype == np.float16 else value
+    if value.dtype.kind == "f":
+        return value.astype(np.float32)
+    if value.dtype != np.int64:
+        raise ValueError(f"its weights hold {value.dtype}")
+    return value

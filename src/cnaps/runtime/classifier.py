@@ -76,7 +76,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         self.device = device
         self.skip_unreadable = skip_unreadable
 
-    def fit(self, X: Images, y: Sequence[Any]) -> FewShotClassifier:
+    def fit(self, X: Images, y: Sequence[Any] | np.ndarray) -> FewShotClassifier:
         """Learn from examples, and forget everything learned before."""
         engine = open_engine(self.model, self.device)
         examples = self._examples(X, y, engine)
@@ -85,7 +85,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         self.examples_ = [examples]  # for `review`
         return self
 
-    def partial_fit(self, X: Images, y: Sequence[Any]) -> FewShotClassifier:
+    def partial_fit(self, X: Images, y: Sequence[Any] | np.ndarray) -> FewShotClassifier:
         """Learn from more examples, of known classes or new ones; earlier images are not needed.
 
         A first call may hold one class only; predictions are possible as soon as there are two.
@@ -212,7 +212,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         export_onnx(self._fitted(), path)
 
     def _examples(
-        self, images: Images, labels: Sequence[Any], engine: Engine, size: int | None = None
+        self, images: Images, labels: Sequence[Any] | np.ndarray, engine: Engine, size: int | None = None
     ) -> Examples:
         given = as_images(images)
         sources: Any = given if hasattr(given, "__getitem__") else list(given)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.metadata import entry_points
@@ -16,7 +17,7 @@ from cnaps.errors import CheckpointError, InputError
 from cnaps.maths.arrays import members_of
 from cnaps.maths.heads import Head
 from cnaps.parallel import thread_count
-from cnaps.runtime.bundle import Bundle, has_bundle, read_bundle
+from cnaps.runtime.bundle import Bundle, Weights, has_bundle, read_bundle
 from cnaps.runtime.onnx import write_model
 from cnaps.weights import INSTALLED, list_models
 
@@ -66,8 +67,8 @@ class Engine(Protocol):
     def embedding(self, pixels: np.ndarray) -> np.ndarray:
         """The task embedding of these images alone (E,)."""
 
-    def network(self, film: np.ndarray) -> Network:
-        """The network with a task's FiLM."""
+    def network(self, film: np.ndarray, image_size: int) -> Network:
+        """The network with the FiLM of a task at this size."""
 
     def frozen(self) -> Network:
         """The pre-trained backbone as it is, for comparisons."""
@@ -115,7 +116,8 @@ class OnnxEngine:
             given["embedding"] = embedding.astype(np.float32)
         if bundle.autoregressive:
             given["members"] = members_of(support.labels, support.ways, np.empty(0, np.float32))
-        stem = self._fixed("stem")
+        size = support.pixels.shape[-1]
+        stem = self._stem(size)
         chunks = [_run(stem, self._images(part)) for part in _chunks(support.pixels)]
         film: list[np.ndarray] = []
         sessions, pooled = [stem], []
@@ -123,8 +125,8 @@ class OnnxEngine:
             if bundle.sites[stage]:
                 if bundle.autoregressive:
                     given["pooled"] = np.concatenate([mean for _, mean in chunks])
-                film.append(self._fixed(f"film.{stage}").run(None, given)[0])
-            sessions.append(self._stage(stage, film[-1] if film else None))
+                film.append(self._film(stage, given))
+            sessions.append(self._stage(stage, film[-1] if film else None, size))
             for i, (maps, _) in enumerate(chunks):
                 chunks[i] = _run(sessions[-1], maps)
             if bundle.settings["features"] == "all" or name == bundle.stages[-1]:
@@ -139,16 +141,20 @@ class OnnxEngine:
             return np.empty(0)
         size = self._bundle.about["set_encoder_size"]
         images = np.concatenate([_shrink(self._images(part), size) for part in _chunks(pixels)])
-        session = self._fixed("set_encoder")
+        session = self._side("set_encoder")
         whole = [images] if self._bundle.settings["set_encoder_norm"] == "context" else _chunks(images)
-        return np.concatenate([session.run(None, {"images": part})[0] for part in whole]).mean(0, dtype=np.float64)
+        with _explained("the set encoder"):
+            rows = np.concatenate([session.run(None, {"images": part})[0] for part in whole])
+        if rows.shape != (len(images), self.embedding_size):
+            raise CheckpointError("this model cannot be used: its set encoder gives no embeddings")
+        return rows.mean(0, dtype=np.float64)
 
-    def network(self, film: np.ndarray) -> Network:
+    def network(self, film: np.ndarray, image_size: int) -> Network:
         """Stem and stages with FiLM in their weights."""
-        sessions, start = [self._fixed("stem")], 0
+        sessions, start = [self._stem(image_size)], 0
         for stage, sites in enumerate(self._bundle.sites):
             count = 2 * sum(site.channels for site in sites)
-            sessions.append(self._stage(stage, film[start : start + count] if count else None))
+            sessions.append(self._stage(stage, film[start : start + count] if count else None, image_size))
             start += count
         return self._network(sessions)
 
@@ -172,23 +178,35 @@ class OnnxEngine:
 
         return run
 
+    def _film(self, stage: int, given: dict[str, np.ndarray]) -> np.ndarray:
+        session = self._side(f"film.{stage}")
+        with _explained("a generator of FiLM"):
+            film: np.ndarray = session.run(None, given)[0]
+        if film.shape != (2 * sum(site.channels for site in self._bundle.sites[stage]),):
+            raise CheckpointError("this model cannot be used: a generator gives another number of FiLM numbers")
+        return film
+
     def _images(self, pixels: np.ndarray) -> np.ndarray:
         return (pixels.astype(np.float32) - self._bundle.mean) / self._bundle.std
 
-    def _stage(self, stage: int, film: np.ndarray | None) -> Any:
-        name = self._bundle.stages[stage]
-        if film is None:
-            return self._fixed(name)
-        return self._session(name, {**self._bundle.layers, **with_film(self._bundle, stage, film)})
+    def _stage(self, stage: int, film: np.ndarray | None, image_size: int) -> Any:
+        name, layers = self._bundle.stages[stage], self._bundle.layers(image_size)
+        if film is not None:
+            return self._session(name, {**layers, **with_film(self._bundle, layers, stage, film)})
+        return self._fixed(f"{name} at {image_size}", name, layers)
 
-    def _fixed(self, name: str) -> Any:
+    def _stem(self, image_size: int) -> Any:
+        return self._fixed("stem", "stem", self._bundle.layers(image_size))  # the same at every size
+
+    def _side(self, name: str) -> Any:
+        """The set encoder, or a stage's generators."""
+        return self._fixed(name, name, self._bundle.weights(name))
+
+    def _fixed(self, key: str, name: str, weights: Weights) -> Any:
         """A session that all tasks share."""
-        if name not in self._sessions:
-            plain = name == "stem" or name.startswith("stages.")
-            self._sessions[name] = self._session(
-                name, self._bundle.layers if plain else self._bundle.weights(name)
-            )
-        return self._sessions[name]
+        if key not in self._sessions:
+            self._sessions[key] = self._session(name, weights)
+        return self._sessions[key]
 
     def _session(self, name: str, weights: Any) -> Any:
         graph = self._bundle.graph(name)
@@ -196,10 +214,10 @@ class OnnxEngine:
         return _make_session(write_model(graph, used))
 
 
-def with_film(bundle: Bundle, stage: int, film: np.ndarray) -> dict[str, np.ndarray]:
-    """The numbers of a stage with FiLM: weight * gamma, bias * gamma + beta."""
+def with_film(bundle: Bundle, every: Weights, stage: int, film: np.ndarray) -> dict[str, np.ndarray]:
+    """Of all layers those of a stage, with FiLM: weight * gamma, bias * gamma + beta."""
     start = f"{bundle.stages[stage]}."
-    layers = {name: value for name, value in bundle.layers.items() if name.startswith(start)}
+    layers = {name: value for name, value in every.items() if name.startswith(start)}
     place = 0
     for site in bundle.sites[stage]:
         gamma, beta = film[place : place + site.channels], film[place + site.channels : place + 2 * site.channels]
@@ -211,9 +229,22 @@ def with_film(bundle: Bundle, stage: int, film: np.ndarray) -> dict[str, np.ndar
 
 
 def _run(session: Any, maps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    (port,) = session.get_inputs()
-    found, mean = session.run(None, {port.name: maps})
+    with _explained("a stage"):
+        (port,) = session.get_inputs()
+        found, mean = session.run(None, {port.name: maps})
     return found, mean
+
+
+@contextmanager
+def _explained(part: str) -> Iterator[None]:
+    """What onnxruntime makes of a graph that nobody should have written; its errors have no class in common."""
+    try:
+        yield
+    except Exception as error:
+        if not type(error).__module__.startswith("onnxruntime") and not isinstance(error, ValueError):
+            raise
+        reason = " ".join(str(error).split())[:300]
+        raise CheckpointError(f"this model cannot be used: {part} does not run ({reason})") from error
 
 
 def _chunks(images: np.ndarray) -> list[np.ndarray]:
@@ -238,14 +269,15 @@ def _make_session(model: bytes) -> Any:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = thread_count()
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # its errors are raised as well
     # a network is several sessions that take turns: threads of one must not wait busily while another works
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     # nor must each keep memory for its largest batch, and a plan of it for every number of images it has seen
     _share_memory()
     options.add_session_config_entry("session.use_env_allocators", "1")
     options.enable_mem_pattern = False
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    with _explained("a graph"):
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"], enable_fallback=0)
 
 
 @cache

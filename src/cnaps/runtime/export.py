@@ -16,8 +16,9 @@ from cnaps.errors import InputError
 from cnaps.files import atomic_path
 from cnaps.maths import heads
 from cnaps.maths.arrays import unit
-from cnaps.runtime.bundle import INPUT, Bundle
+from cnaps.runtime.bundle import INPUT, Bundle, Weights
 from cnaps.runtime.engine import with_film
+from cnaps.runtime.novelty import common_part
 from cnaps.runtime.onnx import Graph, Port, node, write_model
 from cnaps.runtime.task import FittedTask
 
@@ -46,7 +47,7 @@ def onnx_bytes(task: FittedTask, more: Mapping[str, str] | None = None) -> bytes
     """The file that `export_onnx` writes."""
     bundle = task.engine.bundle()
     drawing = _Drawing()
-    weights = _weights(bundle, task.film)
+    weights = _weights(bundle, bundle.layers(task.image_size), task.film)
     drawing.preprocessing(bundle, task.image_size)
     for name in ("stem", *bundle.stages):
         graph = bundle.graph(name)
@@ -79,12 +80,12 @@ def onnx_bytes(task: FittedTask, more: Mapping[str, str] | None = None) -> bytes
     )
 
 
-def _weights(bundle: Bundle, film: np.ndarray) -> dict[str, np.ndarray]:
+def _weights(bundle: Bundle, unadapted: Weights, film: np.ndarray) -> dict[str, np.ndarray]:
     """The numbers of stem and stages with FiLM."""
-    layers, start = dict(bundle.layers), 0
+    layers, start = dict(unadapted), 0
     for stage, sites in enumerate(bundle.sites):
         count = 2 * sum(site.channels for site in sites)
-        layers.update(with_film(bundle, stage, film[start : start + count]))
+        layers.update(with_film(bundle, unadapted, stage, film[start : start + count]))
         start += count
     return {name: value.astype(np.float32) for name, value in layers.items() if value.dtype.kind == "f"}
 
@@ -166,10 +167,11 @@ class _Drawing:
         raise InputError(f"a {type(classifier).__name__} cannot be exported")
 
     def novelty(self, task: FittedTask, x: str) -> None:
-        """One minus the cosine to the nearest class mean."""
+        """One minus the highest cosine to a class mean, without what classes have in common."""
         means = task.statistics.means.astype(np.float32)
-        emphasis = task.engine.head.emphasis(means)
-        near = self.matrix(self.unit(self.add("Mul", x, self.tensor(_row(emphasis)))), unit(means * emphasis))
+        emphasis, common = task.engine.head.emphasis(means), common_part(means)
+        apart = self.add("Mul", self.add("Sub", x, self.tensor(_row(common))), self.tensor(_row(emphasis)))
+        near = self.matrix(self.unit(apart), unit((means - common) * emphasis))
         best = self.add("ReduceMax", near, self.tensor(np.array([1], np.int64)), keepdims=0)
         self.add("Sub", self.tensor(np.float32(1)), best, to="novelty")
 

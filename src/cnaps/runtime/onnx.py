@@ -20,6 +20,9 @@ _TYPES = {np.dtype(np.float32): 1, np.dtype(np.uint8): 2, np.dtype(np.int64): 7,
 _NODE, _TENSOR, _INPUT, _OUTPUT = 1, 5, 11, 12  # fields of a graph
 
 
+_LOOPS = {b"If", b"Loop", b"Scan", b"SequenceMap"}
+
+
 @dataclass(frozen=True)
 class Graph:
     """Nodes as they stand in a file, tensors that are part of the graph, and what goes in and out."""
@@ -50,6 +53,27 @@ def read_graph(data: bytes, source: str) -> Graph:
         return b"".join(_block(number, value) for number, value in parts if number in kinds)
 
     return Graph(rows(_NODE), rows(_TENSOR), rows(_INPUT, _OUTPUT))
+
+
+def check_graph(data: bytes, source: str) -> None:
+    """Refuse what a network of ours never holds: loops, which may not end, and numbers from other files.
+
+    All other operations of the ONNX standard compute from what they are given and end.
+    """
+    graph = read_graph(data, source)
+    try:
+        tensors = [value for _, value in _fields(graph.tensors)]
+        for _, operation in _fields(graph.nodes):
+            parts = list(_fields(operation))
+            kinds = {value for number, value in parts if number == 4}
+            if kinds & _LOOPS or any(value for number, value in parts if number == 7):
+                raise CheckpointError(f"{source} holds an operation that no model of cnaps has")
+            attributes = [dict(_fields(value)) for number, value in parts if number == 5]
+            tensors += [attribute[5] for attribute in attributes if 5 in attribute]
+        if any(number == 13 for tensor in tensors for number, _ in _fields(tensor)):
+            raise CheckpointError(f"{source} refers to other files")
+    except (IndexError, ValueError) as error:
+        raise CheckpointError(f"{source} is damaged or no ONNX file") from error
 
 
 def read_metadata(data: bytes) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -19,13 +19,13 @@ import numpy as np
 from cnaps import values
 from cnaps.errors import InputError
 from cnaps.images.inputs import Images, OnError, as_images, look_at, stream
-from cnaps.images.sizes import auto_size
-from cnaps.maths.arrays import unit
+from cnaps.images.sizes import Look, auto_size
+from cnaps.maths.calibration import own_calibration, temperature
 from cnaps.maths.heads import Classifier
 from cnaps.maths.left_out import left_out_logits
 from cnaps.maths.statistics import ClassStatistics
 from cnaps.runtime.engine import Engine, Network, Support
-from cnaps.runtime.novelty import STRANGE, none_level
+from cnaps.runtime.novelty import STRANGE, none_level, novelty
 
 Name: TypeAlias = str | int
 UPDATES = {"freeze": "freeze", "recompute": "recompute", "fixed": "freeze", "paper": "recompute"}  # and old names
@@ -33,9 +33,15 @@ _UNSOUND = "this task gives no probabilities: its numbers, or those of its model
 
 
 _LOOKED_AT = 16  # examples that decide about the size
+_JUDGED, _JUDGED_CLASSES = 150, 100  # about as many examples are left out in turn; of more classes, none
 
 
-def choose_size(engine: Engine, images: Sequence[Any], wanted: int | str = "auto") -> int:
+def choose_size(
+    engine: Engine,
+    images: Sequence[Any],
+    wanted: int | str = "auto",
+    look: Callable[[Any], Look | None] = look_at,
+) -> int:
     """The size at which a task's images are read: the one wanted, or by `auto` what its examples are worth.
 
     A model that was trained at one size is used at that size unless another is asked for.
@@ -48,7 +54,7 @@ def choose_size(engine: Engine, images: Sequence[Any], wanted: int | str = "auto
     if not sizes:
         return engine.image_size
     step = max(1, len(images) // _LOOKED_AT)
-    looks = [look for image in images[::step] if (look := look_at(image)) is not None]
+    looks = [found for image in images[::step] if (found := look(image)) is not None]
     return min(sizes, key=lambda size: abs(size - auto_size(looks)))
 
 
@@ -60,7 +66,9 @@ class Examples:
     names: list[Name]
 
     @classmethod
-    def read(cls, images: Images, labels: Sequence[Any], size: int, on_error: OnError | None = None) -> Examples:
+    def read(
+        cls, images: Images, labels: Sequence[Any] | np.ndarray, size: int, on_error: OnError | None = None
+    ) -> Examples:
         """Decode labelled images; without `on_error` a broken one is raised, with it the rest is kept."""
         names = check_names(labels)
         sources = as_images(images)
@@ -113,6 +121,7 @@ class FittedTask:
     seen: int  # examples so far
     image_size: int
     threshold: float | None = None  # the novelty beyond which an image is none of the classes, where it is known
+    calibration: float = 0.0  # what the first examples, left out in turn, said of log T beside the model's notes
 
     @classmethod
     def learn(cls, engine: Engine, examples: Examples, *, flip: bool = False) -> FittedTask:
@@ -125,8 +134,9 @@ class FittedTask:
             statistics = _statistics(engine, made.features, support.labels, len(names))
         task = cls(engine, names, made.film, statistics, made.embedding, len(support.labels), size)
         plain = slice(len(examples.names))  # a mirror image is no other example
-        level = task.none_level(made.features[plain], support.labels[plain])
-        return replace(task, threshold=level)._running(made.network)
+        features, labels = made.features[plain], support.labels[plain]
+        own = task._own_calibration(features, labels)
+        return replace(task, threshold=task.none_level(features, labels), calibration=own)._running(made.network)
 
     def update(self, examples: Examples, *, mode: str = "freeze", flip: bool = False) -> FittedTask:
         """After more examples, of known classes or new ones; earlier images are not needed.
@@ -159,6 +169,7 @@ class FittedTask:
             embedding,
             self.seen + len(support.labels),
             self.image_size,
+            calibration=self.calibration,
         )._running(network)
 
     def forget(self, names: Iterable[Name]) -> FittedTask:
@@ -186,13 +197,9 @@ class FittedTask:
 
     @property
     def temperature(self) -> float:
-        """What logits are divided by, so that probabilities mean what they say.
-
-        log T = a + b log(ways) + c log(shots), with `"calibration": [a, b, c]` in the model's notes.
-        """
-        a, b, c = self.engine.notes.get("calibration", (0.0, 0.0, 0.0))
+        """What logits are divided by, so that probabilities mean what they say; see `maths.calibration`."""
         shots = float(np.mean(self.statistics.counts))
-        return math.exp(a + b * math.log(len(self.names)) + c * math.log(max(shots, 1.0)))
+        return temperature(self.engine.notes, len(self.names), shots) * math.exp(self.calibration)
 
     def features(self, pixels: np.ndarray) -> np.ndarray:
         """Adapted features (n, d) of pixels uint8 (n, 3, S, S); they hold for as long as FiLM does."""
@@ -220,10 +227,21 @@ class FittedTask:
         """
         return softmax(left_out_logits(self.engine.head, features, labels) / self.temperature)
 
+    def _own_calibration(self, features: np.ndarray, labels: np.ndarray) -> float:
+        if not 1 < len(self.names) <= _JUDGED_CLASSES:
+            return 0.0
+        counts = np.cumsum(labels == np.arange(len(self.names))[:, None], axis=1)  # (C, N)
+        turn = counts[labels, np.arange(len(labels))]  # the how-manieth of its class an example is
+        some = np.sort(np.argsort(turn, kind="stable")[: max(_JUDGED, 2 * len(self.names))])
+        with _sound():
+            logits = left_out_logits(self.engine.head, features[some], labels[some])
+        shots = len(some) / len(self.names)
+        return own_calibration(logits / temperature(self.engine.notes, len(self.names), shots), labels[some])
+
     def novelty(self, features: np.ndarray) -> np.ndarray:
-        """How unlike all classes features (n, d) are, 0..2: one minus the cosine to the nearest class mean."""
-        emphasis, means = self.engine.head.emphasis(features), self.statistics.means.astype(features.dtype)
-        return 1 - (unit(features * emphasis) @ unit(means * emphasis).T).max(1, initial=-1.0)
+        """How unlike all classes features (n, d) are, 0..2; see `novelty`."""
+        means = self.statistics.means.astype(features.dtype)
+        return novelty(features, means, self.engine.head.emphasis(features))
 
     def none_level(self, features: np.ndarray, labels: np.ndarray, share: float = STRANGE) -> float | None:
         """What `threshold` is after examples with these features (n, d) and labels (n,); see `none_level`."""
@@ -250,7 +268,7 @@ class FittedTask:
 
     @cached_property
     def _network(self) -> Network:
-        return self.engine.network(self.film)
+        return self.engine.network(self.film, self.image_size)
 
     def _running(self, network: Network) -> FittedTask:
         """This task, with the network of its FiLM that is there already."""
@@ -281,7 +299,7 @@ def _sound() -> Iterator[None]:
         raise InputError(_UNSOUND) from error
 
 
-def check_names(labels: Sequence[Any]) -> list[Name]:
+def check_names(labels: Sequence[Any] | np.ndarray) -> list[Name]:
     """Labels as plain strings or integers."""
     if isinstance(labels, str | bytes) or not hasattr(labels, "__iter__"):
         raise InputError("labels are a list, one for each image")

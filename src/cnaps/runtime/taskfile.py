@@ -50,6 +50,8 @@ def write_task(path: str | os.PathLike[str], task: FittedTask) -> None:
         "model": task.engine.name,
         "fingerprint": task.engine.fingerprint,
     }
+    if task.calibration:
+        about["calibration"] = task.calibration
     if task.threshold is not None:
         about["threshold"] = task.threshold
     metadata = {"format": FORMAT, "version": str(VERSION), "about": json.dumps(about, ensure_ascii=False)}
@@ -138,6 +140,7 @@ def check_task(about: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
     for name in tensors.keys() - {"counts", "scatter_rows"}:
         if tensors[name].dtype.kind != "f":
             raise ValueError(f"{name} holds {tensors[name].dtype}")
+    values.number(about.get("calibration", 0.0), "the calibration", -3, 3)
     if about.get("threshold") is not None:
         values.number(about["threshold"], "the threshold", 0, 2)
     if (tensors["counts"] < 1).any():
@@ -170,7 +173,8 @@ def _rebuild(engine: Engine, about: dict[str, Any], tensors: dict[str, np.ndarra
     size = engine.check_size(about["image_size"])
     embedding = tensors["task_embedding"].astype(np.float64)
     film = tensors["film"].astype(np.float32)
-    return FittedTask(engine, names, film, statistics, embedding, about["seen"], size, about.get("threshold"))
+    more = about.get("threshold"), about.get("calibration", 0.0)
+    return FittedTask(engine, names, film, statistics, embedding, about["seen"], size, *more)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

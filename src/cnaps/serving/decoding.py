@@ -18,6 +18,8 @@ import numpy as np
 
 from cnaps.errors import DataError
 from cnaps.images.decoding import load_image, to_array
+from cnaps.images.inputs import look_at
+from cnaps.images.sizes import Look
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -52,9 +54,13 @@ class Decoder:
         """Decode the content of an image file, at another size if one is given, or raise DataError."""
         if len(data) > MAX_BYTES:
             raise DataError(f"the file has {len(data) / 1e6:.0f} MB; the limit is {MAX_BYTES // 1_000_000} MB")
+        found: Decoded = self._ask(data, size or self.size)
+        return found
+
+    def _ask(self, data: bytes, size: int | None) -> Any:
         worker = self._idle.get()
         try:
-            answer = worker.ask(data, size or self.size, self._seconds)
+            answer = worker.ask(data, size, self._seconds)
         except (EOFError, OSError, TimeoutError) as error:
             worker.end()
             worker = _Worker()
@@ -66,6 +72,11 @@ class Decoder:
         if isinstance(answer, str):
             raise DataError(answer)
         return answer
+
+    def look(self, data: bytes) -> Look | None:
+        """What an image file looks like, for the choice of a size."""
+        found: Look | None = self._ask(data, None)
+        return found
 
     def close(self) -> None:
         """End the processes."""
@@ -82,7 +93,7 @@ class _Worker:
         theirs.close()
         self._ready = False
 
-    def ask(self, data: bytes, size: int, seconds: float) -> Any:
+    def ask(self, data: bytes, size: int | None, seconds: float) -> Any:
         if not self._ready:  # the time that a process takes to start is not the file's fault
             self._ready = self._pipe.recv()
         self._pipe.send((data, size))
@@ -107,7 +118,7 @@ def _serve(pipe: Connection) -> None:
         while True:
             data, size = pipe.recv()
             try:
-                pipe.send(_decode(data, size))
+                pipe.send(look_at(data) if size is None else _decode(data, size))
             except DataError as error:
                 pipe.send(str(error).removeprefix("the image "))
 

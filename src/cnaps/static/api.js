@@ -1,6 +1,7 @@
 // The server's side of things: the state it holds, and the changes it is asked for.
 
 import { plural, toast } from "./dom.js";
+import { send } from "./transport.js";
 
 export let state = null;
 const listeners = [];
@@ -11,7 +12,7 @@ export async function ask(method, path, body) {
   const options = { method };
   if (body instanceof FormData || body instanceof Blob) options.body = body;
   else if (body) Object.assign(options, { body: JSON.stringify(body), headers: { "Content-Type": "application/json" } });
-  const response = await fetch(path, options);
+  const response = await send(path, options);
   if (!response.ok) {
     const answer = await response.json().catch(() => ({}));
     throw new Error(answer.error ?? (typeof answer.detail === "string" ? answer.detail : `The server refused (${response.status}).`));
@@ -32,6 +33,8 @@ export async function change(method, path, body) {
 export const undo = () => change("POST", "/api/undo");
 export const move = (images, place) => change("PATCH", "/api/images", { images, place });
 
+export const confirm = (images) => change("POST", "/api/right", { images });
+
 export async function remove(images) {
   await change("DELETE", "/api/images", { images });
   toast(`${plural(images.length, "image")} removed`, { action: "Undo", run: undo });
@@ -42,13 +45,15 @@ export async function removeClass(entry) {
   toast(`“${entry.name}” removed; its images are unlabelled now`, { action: "Undo", run: undo });
 }
 
-// files: [{file, path}]; place: a class, "test", "pool" or "folders" (each into the class its folder names)
+// files: [{file, path}]; place: a class, "h" in place of its "c" to hold out, "test", "pool", "folders" (each into the class its folder names) or "held" (the same, held out)
 export async function upload(files, place, { quiet = false } = {}) {
   files = files.filter(({ file }) => !file.name.startsWith(".") && file.name !== "Thumbs.db");
   if (!files.length) return toast("There are no images in it.", { kind: "bad" });
   const sum = { added: 0, known: [], moved: [], refused: [] };
   const group = Math.random().toString(36).slice(2);
-  uploading = { done: 0, total: (uploading?.total ?? 0) + files.length };
+  uploading ??= { done: 0, total: 0, running: 0 }; // of all uploads that are under way
+  uploading.total += files.length;
+  uploading.running += 1;
   try {
     for (let i = 0, n; i < files.length; i += n) {
       n = 1; // a request has few files and far less bytes than it may have
@@ -74,16 +79,18 @@ export async function upload(files, place, { quiet = false } = {}) {
   } catch (error) {
     toast(error.message, { kind: "bad" });
   }
-  uploading = null;
+  uploading.running -= 1;
+  if (!uploading.running) uploading = null;
   notify();
   if (sum.refused.length) {
     const first = sum.refused.slice(0, 3).map(({ name, reason }) => `${name}: ${reason}`).join("\n");
     const more = sum.refused.length > 3 ? `\nand ${sum.refused.length - 3} more` : "";
     toast(`${plural(sum.refused.length, "file")} could not be used\n${first}${more}`, { kind: "bad" });
   }
-  const named = (id) => id === "test" ? "the tray" : id === "pool" ? "unlabelled" : state.classes.find((entry) => entry.id === id)?.name ?? "a new class";
+  const classNamed = (id) => state.classes.find((entry) => entry.id === id)?.name ?? "a new class";
+  const named = (id) => id === "test" ? "the tray" : id === "pool" ? "unlabelled" : id.startsWith("h") ? `${classNamed(`c${id.slice(1)}`)}, held out` : classNamed(id);
   if (sum.added && !quiet) {
-    const where = { test: "the tray, to try", pool: "the unlabelled images, under Label next", folders: "the classes their folders name" }[place] ?? `“${named(place)}”`;
+    const where = { test: "the tray, to try", pool: "the unlabelled images, under Label next", folders: "the classes their folders name", held: "the test set" }[place] ?? `“${named(place)}”`;
     toast(`${plural(sum.added, "image")} added to ${where}`, { action: "Undo", run: undo });
   }
   for (const [route, count] of tally(sum.moved.map((each) => `moved from ${named(each.from)} to ${named(each.to)}`))) {

@@ -4,6 +4,7 @@ import { change, follow, onState, remove, move, state, undo, upload, uploading }
 import { $, $$, plural, text, toast } from "./dom.js";
 import { KEYS, drawViewer, view, viewerKey } from "./parts.js";
 import { drawLabel, drawMap, drawReview, drawTeach, drawTest, labelKey } from "./views.js";
+import { drawHeld } from "./held.js";
 import { classify, save } from "./answers.js";
 import { openCamera } from "./camera.js";
 import { all, chosen, clear, clicked, drawSelection, moveChosen, removeChosen } from "./selection.js";
@@ -19,6 +20,7 @@ onState(() => {
   drawTest();
   drawLabel();
   drawReview();
+  drawHeld();
   drawMap();
   drawSelection();
   if ($("#viewer").open) drawViewer();
@@ -68,6 +70,7 @@ document.addEventListener("click", (event) => {
   const pick = event.target.closest("[data-pick]"), small = event.target.closest(".thumb");
   if (pick) { target = pick.dataset.pick; $("#file").click(); }
   if (event.target.closest("[data-pick-folder]")) $("#folder").click();
+  if (event.target.closest("[data-pick-held]")) $("#held-folder").click();
   if (event.target.closest("[data-new-class]")) $("#new-name").focus();
   const everything = event.target.closest("[data-all]"), camera = event.target.closest("[data-camera]");
   if (everything) all(everything.closest("[data-place]"));
@@ -75,7 +78,7 @@ document.addEventListener("click", (event) => {
   if (small && !clicked(small, event)) view(small.dataset.id);
   if (!event.target.closest("#more")) $("#more").open = false;
 });
-for (const [input, place] of [["#file", () => target], ["#folder", () => "folders"]]) {
+for (const [input, place] of [["#file", () => target], ["#folder", () => "folders"], ["#held-folder", () => "held"]]) {
   $(input).addEventListener("change", (event) => {
     const files = listed(event.target.files);
     event.target.value = "";
@@ -110,7 +113,7 @@ document.addEventListener("drop", async (event) => {
   const moved = event.dataTransfer.getData("application/x-cnaps");
   const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
   if (moved) {
-    if (!place || ["folders", "new", "answers"].includes(place)) return null;
+    if (!place || ["folders", "new", "answers", "held"].includes(place)) return null;
     clear();
     return move(moved.split(" "), place);
   }
@@ -124,7 +127,7 @@ document.addEventListener("drop", async (event) => {
 });
 document.addEventListener("paste", (event) => {
   const files = [...event.clipboardData.files];
-  if (files.length) upload(listed(files), document.activeElement.closest?.("[data-place]:not([data-place=new])")?.dataset.place ?? "test");
+  if (files.length) upload(listed(files), document.activeElement.closest?.("[data-place]:not([data-place=new], [data-place=held], [data-place=answers])")?.dataset.place ?? "test");
 });
 const freeName = () => { for (let i = state.classes.length + 1; ; i++) if (!state.classes.some(({ name }) => name === `Class ${i}`)) return `Class ${i}`; };
 

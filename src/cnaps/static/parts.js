@@ -2,16 +2,21 @@
 
 import { move, remove, state } from "./api.js";
 import { $, h, percent, sync, text } from "./dom.js";
+import { source } from "./transport.js";
 
 export const KEYS = "1234567890qwertyuiop";
 
 export const classOf = (id) => state.classes.find((entry) => entry.id === id);
+// images of class c3 that are held out are in the place h3
+export const heldOut = (id) => `h${id.slice(1)}`;
+export const classHeld = (place) => `c${place.slice(1)}`;
 export const imagesIn = (place) => state.images.filter((image) => image.place === place);
 export const hue = (id) => `hue-${(Number(id.slice(1)) - 1) % 10} shade-${Math.floor((Number(id.slice(1)) - 1) / 10) % 3}`;
-export const source = (id) => `/api/images/${id}`;
+export { source };
 
 export function placeName(place) {
-  return place === "test" ? "test tray" : place === "pool" ? "unlabelled" : classOf(place)?.name ?? "";
+  if (place.startsWith("h")) return `${classOf(classHeld(place))?.name}, held out`;
+  return place === "test" ? "tray" : place === "pool" ? "unlabelled" : classOf(place)?.name ?? "";
 }
 
 export function thumb(image) {
@@ -76,6 +81,7 @@ export function drawViewer() {
   bars(list, state.predictions[image.id], 4);
   const go = (place) => { $("#viewer").close(); move([image.id], place); };
   const trays = [{ id: "test", name: "Tray, to try", plain: true }, { id: "pool", name: "Unlabelled", plain: true }];
+  if (!["test", "pool"].includes(image.place)) trays.unshift({ id: heldOut(image.place), name: "Test set, held out", plain: true });
   choices($("#viewer-places"), image.place, state.predictions[image.id]?.top[0][0], go, trays);
   $("#viewer-remove").onclick = () => { $("#viewer").close(); remove([image.id]); };
 }

@@ -2,7 +2,7 @@
 
 import { move, remove, state } from "./api.js";
 import { $, $$, h, plural, sync, text } from "./dom.js";
-import { placeName } from "./parts.js";
+import { heldOut, placeName } from "./parts.js";
 
 export const chosen = new Set();
 let last = null;
@@ -44,7 +44,7 @@ export function drawSelection() {
   }
   $("#selection").hidden = !chosen.size;
   text($("#selection b"), `${plural(chosen.size, "image")} chosen`);
-  const places = ["", ...state.classes.map(({ id }) => id), "pool", "test"];
+  const places = ["", ...state.classes.map(({ id }) => id), "pool", "test", ...state.classes.map(({ id }) => heldOut(id))];
   sync($("#selection select"), places, (place) => place || "none", (place) => h("option", { value: place }),
     (option, place) => text(option, place ? placeName(place) : "Move to …"));
 }

@@ -1,11 +1,11 @@
-// The four views and the test tray, each drawn from the state.
+// The views and the tray, each drawn from the state.
 
-import { change, move, removeClass, state } from "./api.js";
+import { change, confirm, move, removeClass, state } from "./api.js";
 import { $, h, percent, plural, svg, sync, text } from "./dom.js";
 import { matrix } from "./answers.js";
-import { KEYS, bars, choices, classOf, doubt, hue, imagesIn, labelThumb, source, thumb, view } from "./parts.js";
+import { KEYS, bars, choices, classOf, doubt, hue, imagesIn, labelThumb, placeName, source, thumb, view } from "./parts.js";
 
-const thumbs = (list, images, note = () => "") => sync(list, images, (image) => image.id,
+export const thumbs = (list, images, note = () => "") => sync(list, images, (image) => image.id,
   (image) => h("li", {}, thumb(image)),
   (item, image) => {
     const words = note(image);
@@ -14,11 +14,19 @@ const thumbs = (list, images, note = () => "") => sync(list, images, (image) => 
     if (words) item.firstChild.title = `${image.name}${words}`;
   });
 
-const suspected = () => new Map((state.review?.suspects ?? []).map((entry) => [entry.id, entry]));
+// labels that look wrong, without those that a person has looked at and found right
+const suspected = () => {
+  const images = new Map(state.images.map((image) => [image.id, image]));
+  return (state.review?.suspects ?? []).filter(({ id, better }) => {
+    const image = images.get(id);
+    return image && !image.right && classOf(better) && classOf(image.place) && image.place !== better; // the review may be older than a move
+  });
+};
 
 export function drawTeach() {
-  const odd = suspected();
+  const odd = new Map(suspected().map((entry) => [entry.id, entry]));
   $("#welcome").hidden = state.classes.length > 0;
+  $("#dots").hidden = !odd.size;
   sync($("#classes"), state.classes, (entry) => entry.id, makeClass, (card, entry) => {
     const images = imagesIn(entry.id);
     const name = $("textarea", card);
@@ -95,7 +103,7 @@ export function drawLabel() {
   thumbs($("#pool"), [...next, ...rest], (image) => proposed.has(image.id) ? ", worth labelling" : "");
   const [image] = next;
   const box = $("#asking");
-  box.hidden = !image;
+  box.hidden = $("#label .dots").hidden = !image;
   if (!image) return;
   if (box.dataset.id !== image.id) {
     box.dataset.id = image.id;
@@ -103,7 +111,7 @@ export function drawLabel() {
       h("div", {}, h("p", { class: "why" }), h("h2", {}, "What is this?"), h("div", { class: "choices" }),
         h("div", { class: "row" },
           h("button", { class: "ghost", type: "button", onclick: skip }, h("kbd", {}, "space"), " Skip"),
-          h("button", { class: "ghost", type: "button", onclick: () => move([image.id], "test") }, "Use for testing"),
+          h("button", { class: "ghost", type: "button", onclick: () => move([image.id], "test") }, "To the tray"),
           h("form", { class: "row", onsubmit: (event) => newClass(event, image.id) },
             h("input", { "aria-label": "A new class for this image", placeholder: "another class", maxlength: "60", autocomplete: "off" }), h("button", {}, "Add")))));
   }
@@ -142,15 +150,6 @@ export function labelKey(key) {
   if (entry && image) move([image.id], entry.id);
 }
 
-// labels that a person has looked at and found right, for as long as they stay as they are
-const memory = () => `cnaps-right ${state.folder}`;
-const kept = () => new Set(JSON.parse(localStorage.getItem(memory()) ?? "[]"));
-const keep = (id) => {
-  const image = state.images.find((each) => each.id === id);
-  localStorage.setItem(memory(), JSON.stringify([...kept(), `${id} ${image?.place}`].slice(-2000)));
-  drawReview();
-};
-
 export function drawReview() {
   const review = state.review;
   const box = $("#score");
@@ -160,14 +159,10 @@ export function drawReview() {
     : "There is something to review once two classes have examples."));
   else {
     const share = review.total ? review.correct / review.total : 0;
-    const scale = h("div", { class: "scale", role: "img", "aria-label": `between ${percent(review.low)} and ${percent(review.high)}` }, h("i"), h("b"));
-    scale.children[0].style.left = `${100 * review.low}%`;
-    scale.children[0].style.right = `${100 - 100 * review.high}%`;
-    scale.children[1].style.left = `${100 * share}%`;
     const few = state.classes.filter((entry) => imagesIn(entry.id).length < 3).map((entry) => entry.name);
     box.replaceChildren(
       h("p", { class: "figure" }, review.enough ? percent(share) : "Too few images"),
-      h("div", {}, scale,
+      h("div", {}, scale(review),
         h("p", {}, review.total
           ? `${review.correct} of ${plural(review.total, "example")} recognised when left out in turn. With so many examples the truth may lie between ${percent(review.low)} and ${percent(review.high)}.`
           : "Each class has one example only: nothing can be left out."),
@@ -176,16 +171,12 @@ export function drawReview() {
           : "To say anything, give at least three examples of each class and ten in all.")));
   }
   drawMistakes(review);
-  const right = kept();
-  const list = (review?.suspects ?? []).filter(({ id, better }) => {
-    const place = state.images.find((image) => image.id === id)?.place;
-    return !right.has(`${id} ${place}`) && classOf(better) && classOf(place) && place !== better; // the review may be older than a move
-  });
+  const list = suspected();
   text($("#tab-review b"), list.length ? String(list.length) : "");
   sync($("#suspects"), list, ({ id }) => id,
     (entry) => h("li", {}, thumb({ id: entry.id }), h("p"), h("div", { class: "row" },
       h("button", { type: "button", onclick: (event) => move([entry.id], event.currentTarget.dataset.better) }),
-      h("button", { type: "button", class: "ghost", onclick: () => keep(entry.id) }, "It is right"))),
+      h("button", { type: "button", class: "ghost", onclick: () => confirm([entry.id]) }, "It is right"))),
     (item, entry) => {
       const image = state.images.find(({ id }) => id === entry.id);
       const own = classOf(image.place).name, better = classOf(entry.better).name;
@@ -197,29 +188,49 @@ export function drawReview() {
     });
 }
 
-// What was taken for what when it was left out, what to do about it, and the surest of the wrong answers.
-function drawMistakes(review) {
-  const pairs = (review?.confusion ?? []).filter(([truth, answer]) => classOf(truth) && classOf(answer));
-  $("#mistakes").hidden = !pairs.length;
-  if (!pairs.length) return;
+// A share of right answers, and the range in which the truth may lie.
+export function scale({ correct, total, low, high }) {
+  const line = h("div", { class: "scale", role: "img", "aria-label": `between ${percent(low)} and ${percent(high)}` }, h("i"), h("b"));
+  line.children[0].style.left = `${100 * low}%`;
+  line.children[0].style.right = `${100 - 100 * high}%`;
+  line.children[1].style.left = `${total ? (100 * correct) / total : 0}%`;
+  return line;
+}
+
+// What was taken for what; the pairs of classes that there still are.
+export function drawConfusion(box, found) {
+  const pairs = (found?.confusion ?? []).filter(([truth, answer]) => classOf(truth) && classOf(answer));
   const ids = state.classes.map(({ id }) => id).filter((id) => pairs.some((pair) => pair.includes(id)));
   const rows = ids.map((truth) => ids.map((answer) => pairs.find(([a, b]) => a === truth && b === answer)?.[2] ?? 0));
-  $("#confusion").replaceChildren(matrix(ids.map((id) => classOf(id).name), rows));
+  box.replaceChildren(matrix(ids.map((id) => classOf(id).name), rows));
+  return pairs;
+}
+
+// The surest of the wrong answers; `truth` is the class of an image.
+export function drawWorst(list, found, truth) {
+  const known = (found.mistakes ?? []).map((each) => ({ ...each, image: state.images.find(({ id }) => id === each.id) }))
+    .filter(({ image, answer }) => image && classOf(answer) && classOf(truth(image)));
+  sync(list, known, ({ id }) => id, ({ id }) => h("li", {}, thumb({ id }), h("p")),
+    (item, { image, answer, probability }) => {
+      labelThumb(item.children[0], image);
+      text(item.children[1], `${classOf(truth(image)).name} taken for ${classOf(answer).name}, ${percent(probability)} sure`);
+    });
+}
+
+// What was taken for what when it was left out, what to do about it, and the surest of the wrong answers.
+function drawMistakes(review) {
+  const pairs = drawConfusion($("#confusion"), review);
+  $("#mistakes").hidden = !pairs.length;
+  if (!pairs.length) return;
   const wrong = pairs.filter(([truth, answer]) => truth !== answer).sort((a, b) => b[2] - a[2]);
   const [worst] = wrong, few = state.classes.filter(({ id, learned }) => !learned && imagesIn(id).length < 5);
   const advice = [];
-  if (worst) advice.push(`“${classOf(worst[0]).name}” is taken for “${classOf(worst[1]).name}” most often (${worst[2]} times): add images of both in which the difference is plain, or make them one class.`);
+  if (worst) advice.push(`“${classOf(worst[0]).name}” is taken for “${classOf(worst[1]).name}” most often (${plural(worst[2], "time")}): add images of both in which the difference is plain, or make them one class.`);
   if (few.length) advice.push(`${few.length === 1 ? `“${few[0].name}” has` : `${few.length} classes have`} fewer than five examples: the next ones help most there.`);
-  if (review.enough && !worst) advice.push("Every example is recognised by the others. Now try images it has not seen: a folder under Classify, with sub-folders named like your classes, counts as a test.");
-  else advice.push("To know how good it is on new images, hold some back and classify them under Classify, in sub-folders named like your classes.");
+  if (review.enough && !worst) advice.push("Every example is recognised by the others. Now try images it has not seen: under Test set, or a folder under Classify.");
+  else if (!state.held_out) advice.push("To know how good it is on new images, hold some out under Test set: they are never learned from.");
   $("#advice").replaceChildren(...advice.map((line) => h("li", {}, line)));
-  const mistakes = (review.mistakes ?? []).filter(({ id, answer }) => classOf(answer) && classOf(state.images.find((image) => image.id === id)?.place));
-  sync($("#worst"), mistakes, ({ id }) => id, ({ id }) => h("li", {}, thumb({ id }), h("p")),
-    (item, { id, answer, probability }) => {
-      const image = state.images.find((each) => each.id === id);
-      labelThumb(item.children[0], image);
-      text(item.children[1], `${classOf(image.place).name} taken for ${classOf(answer).name}, ${percent(probability)} sure`);
-    });
+  drawWorst($("#worst"), review, (image) => image.place);
 }
 
 export function drawMap() {
@@ -231,9 +242,9 @@ export function drawMap() {
     const kind = image.place === "test" || image.place === "pool" ? image.place : hue(image.place);
     point.setAttribute("class", `point ${kind}`);
     point.style.transform = `translate(${x}px, ${(-y * 0.7).toFixed(3)}px)`;
-    point.setAttribute("aria-label", `${image.name}, ${image.place === "test" ? "test tray" : image.place === "pool" ? "unlabelled" : classOf(image.place)?.name}`);
+    point.setAttribute("aria-label", `${image.name}, ${placeName(image.place)}`);
   });
-  sync($("#legend"), [...state.classes, { id: "test", name: "test tray" }, { id: "pool", name: "unlabelled" }], ({ id }) => id,
+  sync($("#legend"), [...state.classes, { id: "test", name: "tray" }, { id: "pool", name: "unlabelled" }], ({ id }) => id,
     () => h("li"), (item, entry) => { item.className = entry.id.startsWith("c") ? hue(entry.id) : entry.id; text(item, entry.name); });
 }
 

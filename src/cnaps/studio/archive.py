@@ -1,4 +1,4 @@
-"""A project as a zip file: class folders with people's own file names, and a `project.json` that maps them.
+"""A project as a zip file: folders of examples with people's own file names, and a `project.json` that maps them.
 
 Whatever is written can be read back: the limits of reading follow from those of a project. What a zip file says of
 itself is not believed; bytes are counted as they come.
@@ -26,7 +26,7 @@ from cnaps.studio.description import (
     POOL,
     TEST,
     encode,
-    fold,
+    held_out,
     numbered,
     parse,
 )
@@ -34,7 +34,7 @@ from cnaps.studio.store import Project
 
 MAX_ZIP = MAX_IMAGES * (MAX_BYTES + 2_000) + MAX_TASK + MAX_DESCRIPTION  # bytes of the largest project
 _DESCRIPTION, _TASK, _OLD_TASK = "project.json", "task.safetensors", "task"
-_TRAYS = {TEST: "test", POOL: "unlabelled"}
+_TRAYS = {TEST: "tray", POOL: "unlabelled"}
 _PIECE = 1 << 20  # bytes that are read at once
 _DIRECTORY = 10_000_000  # bytes of the list of contents: that of the largest project has half of it
 _SLACK = 200_000_000  # bytes that a zip file may unpack to, however small it is
@@ -157,7 +157,12 @@ class _Careful:
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self.seek, self.tell, self.close = file.seek, file.tell, lambda: None
+        self.tell, self.close = file.tell, lambda: None
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        if whence == 0 and offset < 0:
+            raise zipfile.BadZipFile("a part lies before its beginning")
+        return self._file.seek(offset, whence)
 
     def seekable(self) -> bool:
         return True
@@ -169,16 +174,22 @@ class _Careful:
 
 
 def _paths(project: Project, about: dict[str, Any]) -> dict[str, str]:
-    """Where each image goes: CLASS/NAME, test/NAME or unlabelled/NAME, safe on every file system and unique."""
-    taken = {fold(name): 1 for name in (_DESCRIPTION, _TASK, _OLD_TASK, "images", *_TRAYS.values())}
-    folders = {**_TRAYS, **{entry["id"]: numbered(safe_name(entry["name"]), taken) for entry in about["classes"]}}
+    """Where each image goes, safe on every file system and unique.
+
+    examples/CLASS/NAME and held out/CLASS/NAME are folders as every command takes them; the trays lie beside them.
+    """
+    taken: dict[str, int] = {}
+    folders = dict(_TRAYS)
+    for entry in about["classes"]:
+        name = numbered(safe_name(entry["name"]), taken)
+        folders |= {entry["id"]: f"examples/{name}", held_out(entry["id"]): f"held out/{name}"}
     inside: dict[str, dict[str, int]] = {place: {} for place in folders}
     paths = {}
     for entry in about["images"]:
-        name = PurePosixPath(safe_name(entry["name"]))
-        if not is_image(str(name)):
-            name = PurePosixPath(f"{name}{_ending(project.original(entry['id']))}")
-        file = numbered(name.stem, inside[entry["place"]], name.suffix)
+        path = PurePosixPath(safe_name(entry["name"]))
+        if not is_image(str(path)):
+            path = PurePosixPath(f"{path}{_ending(project.original(entry['id']))}")
+        file = numbered(path.stem, inside[entry["place"]], path.suffix)
         paths[entry["id"]] = f"{folders[entry['place']]}/{file}"
     return paths
 

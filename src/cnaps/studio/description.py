@@ -11,9 +11,9 @@ from typing import Any
 from cnaps.errors import CnapsError, DataError, InputError
 from cnaps.serving.safety import shown
 
-FORMAT, VERSION = "cnaps-project", 1
+FORMAT, VERSION = "cnaps-project", 2  # 2: with images held out; without any a project still says 1
 TEST, POOL = "test", "pool"  # places beside the classes
-FOLDERS = "folders"  # the class that the folder of a file names
+FOLDERS, HELD = "folders", "held"  # the class that the folder of a file names; the same, held out for the test
 MAX_CLASSES, MAX_IMAGES = 200, 5_000
 MAX_TASK = 100_000_000  # bytes of a task file
 MAX_DESCRIPTION = 50_000_000  # bytes of a description: that of the largest project has a tenth of it
@@ -57,16 +57,18 @@ def _checked(about: dict[str, Any]) -> dict[str, Any]:
         }
         for entry in about["classes"]
     ]
-    images = [
+    images: list[dict[str, Any]] = [
         {
             "id": _text(entry["id"]),
             "name": shown(_text(entry["name"])),
             "place": _text(entry["place"]),
+            **({"right": True} if entry.get("right") is True else {}),
             "path": _text(entry.get("path", f"images/{entry['id']}")),
         }
         for entry in about["images"]
     ]
     places = {str(entry["id"]) for entry in classes}
+    known = {TEST, POOL, *places, *map(held_out, places)}
     rows = [entry["learned"][0] for entry in classes if entry["learned"]]
     sound = (
         (task == "" or _ID.fullmatch(task))
@@ -74,7 +76,7 @@ def _checked(about: dict[str, Any]) -> dict[str, Any]:
         and len(classes) <= MAX_CLASSES
         and len(images) <= MAX_IMAGES
         and all(_CLASS.fullmatch(key) for key in places)
-        and all(_ID.fullmatch(entry["id"]) and entry["place"] in places | {TEST, POOL} for entry in images)
+        and all(_ID.fullmatch(entry["id"]) and entry["place"] in known for entry in images)
         and len(places) == len(classes)
         and len({entry["id"] for entry in images}) == len({entry["path"] for entry in images}) == len(images)
         and len(set(rows)) == len(rows)
@@ -83,6 +85,15 @@ def _checked(about: dict[str, Any]) -> dict[str, Any]:
         raise DataError("its description is damaged")
     name = class_name(_text(about["name"]))
     return {"name": name, "task": task, "classes": classes, "images": images, "garbage": garbage}
+
+
+def held_out(key: str) -> str:
+    """The place of the images of a class that are held out: they test what was learned and are never learned from.
+
+    >>> held_out("c3")
+    'h3'
+    """
+    return f"h{key[1:]}"
 
 
 def _digest(about: dict[str, Any]) -> str:

@@ -3,6 +3,9 @@
 Learning has two steps. At once, the statistics of the classes are made anew from stored features, under the FiLM
 there is: that takes milliseconds, and predictions follow. Then the model reads all examples again and FiLM is
 made for them; every feature follows from it. A further change interrupts the second step.
+
+Images are read at the size that the examples are worth, as everywhere. It changes when most of the examples do;
+then all of them are read anew.
 """
 
 from __future__ import annotations
@@ -20,18 +23,21 @@ import numpy as np
 
 from cnaps.errors import CnapsError
 from cnaps.maths.statistics import ClassStatistics
+from cnaps.parallel import cpu_count, read_ahead
+from cnaps.runtime.accuracy import wilson
 from cnaps.runtime.engine import Engine
 from cnaps.runtime.review import LeftOut, project, suspects
 from cnaps.runtime.suggest import choose
-from cnaps.runtime.task import Examples, FittedTask
+from cnaps.runtime.task import Examples, FittedTask, choose_size
 from cnaps.runtime.taskfile import read_task
 from cnaps.studio.store import Plan, Project
 
 # By `python -m benchmarks.studio COLLECTIONS`: nineteen in twenty answers without a mark are right.
 UNSURE = 0.8  # below this probability the best class is a guess
-_CHUNK = 32
+_CHUNK = 16
 _SUGGESTED = 24
-_KEPT = 4_000  # decoded images in memory
+_CORRECTED, _FEW = 8, 500  # labels that are corrected in thought, of examples at most
+_KEPT = 100_000_000  # bytes of decoded images in memory
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,7 @@ class Insight:
     review: dict[str, Any] | None = None
     suggestions: list[str] = field(default_factory=list)
     points: dict[str, list[float]] = field(default_factory=dict)
+    held_out: dict[str, Any] | None = None  # how the images that are held out were answered
 
 
 class Interrupted(Exception):
@@ -61,7 +68,8 @@ class Learner(threading.Thread):
         self.version = 0
         self._pause = pause  # changes come in bursts; wait for the end of one
         self._changed, self._stopping, self._behind = threading.Event(), False, True
-        self._pixels: dict[str, np.ndarray] = {}
+        self.size = project.decoder.size
+        self._pixels: dict[str, np.ndarray] = {}  # at this size
         self._features: dict[str, np.ndarray] = {}  # under the FiLM of _base
         self._base: FittedTask | None = None
         self._origin: object = None  # what FiLM was made from
@@ -106,7 +114,8 @@ class Learner(threading.Thread):
 
     def _follow(self) -> None:
         plan = self.project.plan()
-        self._forget_others({i for ids in (*plan.classes.values(), plan.test, plan.pool) for i in ids})
+        every = (*plan.classes.values(), *plan.held.values(), plan.test, plan.pool)
+        self._forget_others({i for ids in every for i in ids})
         if len(plan.names) < 2:
             self.fitted, self.insight = None, Insight()
             self._say("waiting", "")
@@ -128,14 +137,19 @@ class Learner(threading.Thread):
             self._conclude(replace(plan, pool=[]), thorough=False)
             self._conclude(plan, thorough=True)
         assert self.fitted is not None
-        self._say("ready", f"Learned from {self.fitted.seen} images", time.monotonic() - started)
+        learned = f"Learned from {self.fitted.seen} images, read at {self.size} pixels,"
+        self._say("ready", learned, time.monotonic() - started)
 
     def _learn(self, plan: Plan) -> tuple[FittedTask, dict[str, np.ndarray]]:
         """Read all examples, and their features; or take what an imported task learned, whose FiLM then stays."""
         if plan.task is not None:
-            return read_task(plan.task, self.model), {}
+            known = read_task(plan.task, self.model)
+            self._read_at(known.image_size)
+            return known, {}
         own = sorted(plan.classes)
-        pixels = self._read([i for name in own for i in plan.classes[name]])
+        examples = [i for name in own for i in plan.classes[name]]
+        self._read_at(choose_size(self.model, examples, look=self.project.look))
+        pixels = self._read(examples)
         fitted = FittedTask.learn(self.model, Examples(pixels, [n for n in own for _ in plan.classes[n]]))
         self._check_current()
         return fitted, _features_in(fitted.statistics, [plan.classes[name] for name in own])
@@ -180,6 +194,9 @@ class Learner(threading.Thread):
         review = self.insight.review if judged else None
         if judged and (thorough or review is None):
             review = _review(fitted, answers, labels, examples, keys)
+        held = self.insight.held_out if plan.held else None
+        if plan.held and thorough:
+            held = self._test(fitted, plan, keys)
         n = len(plan.test)
         vectors = features.astype(np.float64)
         next_ones = choose(probabilities[n:], vectors[n : len(asked)], _SUGGESTED) if plan.pool else []
@@ -190,8 +207,19 @@ class Learner(threading.Thread):
             review,
             [plan.pool[i] for i in next_ones],
             dict(zip([*asked, *examples], points, strict=True)),
+            held,
         )
         self.version = next(self._numbers)
+
+    def _test(self, fitted: FittedTask, plan: Plan, keys: Sequence[str]) -> dict[str, Any]:
+        """How the images are answered that are held out of each class, all of which are known by now."""
+        labels = np.array([plan.names.index(name) for name in plan.held for _ in plan.held[name]], np.int64)
+        images = [i for ids in plan.held.values() for i in ids]
+        answers = fitted.probabilities(self._embed(images))
+        correct = int((answers.argmax(1) == labels).sum())
+        low, high = wilson(correct, len(labels))
+        about = {"correct": correct, "total": len(labels), "low": low, "high": high}
+        return {**about, **_mistakes(answers, labels, images, keys)}
 
     def _embed(self, images: Sequence[str]) -> np.ndarray:
         assert self._base is not None
@@ -204,13 +232,24 @@ class Learner(threading.Thread):
         width = self._base.statistics.means.shape[1]
         return np.stack([self._features[i] for i in images]) if images else np.empty((0, width), np.float32)
 
+    def _read_at(self, size: int) -> None:
+        if size != self.size:
+            self._say("learning", f"Reading all images at {size} pixels")
+            self.size, self._pixels = size, {}
+            self.project.read_at(size)
+
     def _read(self, images: Sequence[str]) -> np.ndarray:
-        for i in images:
-            if i not in self._pixels:
-                if len(self._pixels) >= _KEPT:
-                    self._pixels.pop(next(iter(self._pixels)))
-                self._pixels[i] = self.project.pixels(i)
-        return np.stack([self._pixels[i] for i in images]).transpose(0, 3, 1, 2)
+        """Pixels uint8 (n, 3, S, S); as many of them are remembered as there is room for."""
+        found = np.empty((len(images), self.size, self.size, 3), np.uint8)
+        missing = [i for i in images if i not in self._pixels]
+        decoded = read_ahead(
+            lambda i: self.project.pixels(i, self.size), missing, threads=cpu_count(), depth=2 * _CHUNK
+        )
+        for row, i in enumerate(images):
+            found[row] = self._pixels[i] if i in self._pixels else next(decoded)
+            if (len(self._pixels) + 1) * found[row].nbytes <= _KEPT:
+                self._pixels.setdefault(i, found[row].copy())
+        return found.transpose(0, 3, 1, 2)
 
     def _forget_others(self, keep: set[str]) -> None:
         for store in (self._pixels, self._features):
@@ -249,12 +288,31 @@ def _review(
     fitted: FittedTask, features: np.ndarray, labels: np.ndarray, examples: Sequence[str], keys: Sequence[str]
 ) -> dict[str, Any]:
     fit = fitted.left_out(features, labels)
-    judged, worst = LeftOut.of(fit, labels), suspects(fit, labels)
+    judged, worst = LeftOut.of(fit, labels), _suspects(fitted, fit, features, labels)
     found = [
         {"id": examples[i], "better": keys[k], "fit": float(fit[i, labels[i]]), "better_fit": float(fit[i, k])}
         for i, k in worst
     ]
     return {**asdict(judged), "suspects": found, **_mistakes(fit, labels, examples, keys)}
+
+
+def _suspects(
+    fitted: FittedTask, fit: np.ndarray, features: np.ndarray, labels: np.ndarray
+) -> list[tuple[int, int]]:
+    """Labels that look wrong, without those that another wrong one makes look so.
+
+    The worst is corrected and the others are judged again, a few times; of large sets a wrong one spoils little.
+    """
+    found: list[tuple[int, int]] = []
+    corrected = labels.copy()
+    for _ in range(_CORRECTED if len(labels) <= _FEW else 0):
+        left = [(i, k) for i, k in suspects(fit, corrected) if i not in dict(found)]
+        if not left or (corrected == corrected[left[0][0]]).sum() < 3:
+            return found + left
+        found.append(left[0])
+        corrected[left[0][0]] = left[0][1]
+        fit = fitted.left_out(features, corrected)
+    return found + [(i, k) for i, k in suspects(fit, corrected) if i not in dict(found)]
 
 
 def _mistakes(fit: np.ndarray, labels: np.ndarray, examples: Sequence[str], keys: Sequence[str]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from fastapi.staticfiles import StaticFiles
 from cnaps.errors import CnapsError, InputError
 from cnaps.runtime.engine import open_engine
 from cnaps.runtime.results import Result, results_csv
+from cnaps.runtime.task import choose_size
 from cnaps.runtime.taskfile import write_task
 from cnaps.serving.app import add_prediction, explain_input
 from cnaps.serving.decoding import Decoder
@@ -37,7 +38,7 @@ _PATIENCE = 15.0  # seconds that a request for news waits
 def create_studio(folder: str | Path, model: str, *, token: str | None = None, shelf: bool = False) -> FastAPI:
     """The studio of a project as an ASGI application; `shelf` where it is one of several."""
     network = open_engine(model)
-    decoder = Decoder(network.image_size)
+    decoder = Decoder(choose_size(network, []))
     project = Project(folder, decoder)
     engine = Learner(project, network)
     answers = Answers(decoder)
@@ -113,6 +114,14 @@ def _routes(project: Project, engine: Learner, shelf: bool) -> APIRouter:
     @routes.delete("/api/images")
     def remove(images: list[str] = Body(embed=True)) -> None:
         project.remove(images)
+
+    @routes.post("/api/right")
+    def confirm(images: list[str] = Body(embed=True)) -> None:
+        project.confirm(images)
+
+    @routes.post("/api/held-out")
+    def hold_out(share: float = Body(gt=0, lt=1, embed=True)) -> dict[str, int]:
+        return {"held": project.hold_out(share)}
 
     @routes.post("/api/classes")
     def add_class(name: str = Body(embed=True)) -> dict[str, str]:
@@ -291,6 +300,7 @@ def _state(project: Project, engine: Learner, session: str) -> dict[str, Any]:
         "version": f"{session}.{version}",
         "folder": str(project.folder.absolute()),
         "model": engine.model.name or "own model",
+        "size": engine.size,
         "can_undo": can_undo,
         "status": engine.status,
         "settled": settled,

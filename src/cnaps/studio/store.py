@@ -22,11 +22,13 @@ from PIL import Image
 
 from cnaps.errors import DataError, InputError
 from cnaps.files import atomic_path, lock_folder, write_text
+from cnaps.images.sizes import Look
 from cnaps.serving.decoding import Decoder
 from cnaps.serving.safety import shown
 from cnaps.studio.description import (
     FOLDERS,
     FORMAT,
+    HELD,
     MAX_CLASSES,
     MAX_IMAGES,
     POOL,
@@ -35,6 +37,7 @@ from cnaps.studio.description import (
     class_name,
     encode,
     fold,
+    held_out,
     parse,
 )
 
@@ -44,7 +47,7 @@ _DAY = 86_400.0  # seconds that garbage is kept
 _OWN = re.compile(r"([0-9a-f]{32})(?:\.thumb|-[0-9]+\.png)?|\.([0-9a-f]{32}).*\.[a-z0-9_]{8,12}\.tmp")
 _NOTHING = {".lock", ".DS_Store", "Thumbs.db", "desktop.ini"}  # a folder with only these is empty
 
-Entry: TypeAlias = dict[str, str]  # name, place; never changed, only replaced
+Entry: TypeAlias = dict[str, Any]  # name, place, `right` if its label was confirmed; never changed, only replaced
 Upload: TypeAlias = tuple[str, bytes]  # a file's name and content
 Report: TypeAlias = dict[str, list[Any]]  # what became of images
 
@@ -54,6 +57,7 @@ class Plan:
     """What there is to learn: images of each class by its name, the trays, and what an imported task knows."""
 
     classes: dict[str, list[str]]  # those with images
+    held: dict[str, list[str]]  # by class as well: what is never learned from
     test: list[str]
     pool: list[str]
     task: Path | None
@@ -66,7 +70,7 @@ class Plan:
 
 
 class Project:
-    """Classes, images and where each image belongs: a class, the test tray or the unlabelled tray."""
+    """Classes, images and where each image belongs: a class, what is held out of it, or one of two trays."""
 
     def __init__(self, folder: str | Path, decoder: Decoder) -> None:
         self.folder = Path(folder)
@@ -83,6 +87,7 @@ class Project:
         self._missing: dict[str, Entry] = {}  # images whose files are not there; they may come back
         self._written: set[str] = set()  # ids of every file that the project has ever referred to
         self._garbage: set[str] = set()  # of those, what was taken out
+        self._looks: dict[str, Look | None] = {}
         new = not (self.folder / "project.json").exists()
         if new and not is_empty(self.folder):
             raise InputError(
@@ -137,7 +142,8 @@ class Project:
             self._check_place(key, self.classes)
             del self.classes[key]
             self.learned.pop(key, None)
-            self._place([i for i, entry in self.images.items() if entry["place"] == key], POOL)
+            gone = (key, held_out(key))
+            self._place([i for i, entry in self.images.items() if entry["place"] in gone], POOL)
 
     def rename(self, name: str) -> None:
         """Give the project another name."""
@@ -149,6 +155,24 @@ class Project:
         with self._change():
             self._check_place(place)
             self._place([i for i in images if i in self.images], place)
+
+    def confirm(self, images: Iterable[str]) -> None:
+        """Remember that the labels of images are right, for as long as they stay where they are."""
+        with self._change():
+            for key in images:
+                if key in self.images:
+                    self.images[key] = {**self.images[key], "right": True}
+
+    def hold_out(self, share: float) -> int:
+        """Hold a share of the examples of each class out for the test, the same ones every time; how many."""
+        with self._change():
+            total = 0
+            for key in self.classes:
+                own = sorted(i for i, entry in self.images.items() if entry["place"] == key)
+                some = own[: int(share * len(own))]
+                self._place(some, held_out(key))
+                total += len(some)
+            return total
 
     def remove(self, images: Iterable[str]) -> None:
         """Take images out; until the project is next opened that can be undone, then they lie in the trash."""
@@ -178,17 +202,19 @@ class Project:
         return bool(self._past)
 
     def add(self, uploads: Iterable[Upload], place: str, group: str = "") -> Report:
-        """Put new images into a place; with FOLDERS, each into the class that its folder names.
+        """Put new images into a place; with FOLDERS or HELD, each into the class that its folder names.
 
         Additions in a row with the same `group` are undone together. Returns what became of the images: ids
         `added`, names `known` already, of those the ones `moved` from another place, and `refused` with reasons.
         """
         kept, report = self._keep_all((name, data, place) for name, data in uploads)
         with self._change(group):
-            self._check_place(place, (*self.classes, TEST, POOL, FOLDERS))
+            self._check_place(place, (*self._places(), FOLDERS, HELD))
             if place == FOLDERS:
                 folders = [PurePosixPath(name).parent.name or "unnamed" for _, name, _ in kept]
                 kept = [(key, name, self.add_class(f)) for (key, name, _), f in zip(kept, folders, strict=True)]
+            elif place == HELD:
+                kept = self._by_class(kept, report)
             self._put(kept, report)
         return report
 
@@ -200,9 +226,12 @@ class Project:
         kept, report = self._keep_all(uploads)
         with self._change():
             places = {entry["id"]: self.add_class(entry["name"]) for entry in about["classes"]}
+            places |= {held_out(theirs): held_out(ours) for theirs, ours in places.items()}
             if task:
                 self.import_task(task, {e["name"]: e["learned"] for e in about["classes"] if e["learned"]})
             self._put([(key, name, places.get(place, place)) for key, name, place in kept], report)
+            right = [(e["id"], places.get(e["place"])) for e in about["images"] if e.get("right")]
+            self.confirm(key for key, place in right if self.images.get(key, {}).get("place") == place)
         return report
 
     # reading
@@ -213,20 +242,37 @@ class Project:
             by_place: dict[str, list[str]] = {}
             for key, entry in self.images.items():
                 by_place.setdefault(entry["place"], []).append(key)
-            classes = {name: by_place[key] for key, name in self.classes.items() if key in by_place}
+            classes, held = (
+                {name: by_place[of(key)] for key, name in self.classes.items() if of(key) in by_place}
+                for of in (str, held_out)
+            )
             learned = {self.classes[key]: row for key, (row, _) in self.learned.items()}
             task = self.task_file(self.task) if learned else None
-            return Plan(classes, by_place.get(TEST, []), by_place.get(POOL, []), task, learned)
+            return Plan(classes, held, by_place.get(TEST, []), by_place.get(POOL, []), task, learned)
 
-    def pixels(self, key: str) -> np.ndarray:
-        """An image as the model reads it, uint8 (S, S, 3)."""
-        return np.asarray(Image.open(self._cached(key, f"-{self.decoder.size}.png"), formats=("PNG",)))
+    def pixels(self, key: str, size: int | None = None) -> np.ndarray:
+        """An image as the model reads it at a size, uint8 (size, size, 3)."""
+        size = size or self.decoder.size
+        return np.asarray(Image.open(self._cached(key, f"-{size}.png", size), formats=("PNG",)))
+
+    def look(self, key: str) -> Look | None:
+        """What an image looks like, for the choice of a size."""
+        if key not in self._looks:
+            self._looks[key] = self.decoder.look(self._content(key))
+        return self._looks[key]
+
+    def read_at(self, size: int) -> None:
+        """From now on images are read at this size; what was kept of them at others is deleted."""
+        self.decoder.size = size
+        for path in (self.folder / "cache").glob("*.png"):
+            if _OWN.fullmatch(path.name) and not path.name.endswith(f"-{size}.png"):
+                path.unlink(missing_ok=True)
 
     def thumbnail(self, key: str) -> bytes:
         """A small picture of an image."""
         if key not in self.images:
             raise DataError("there is no such image")
-        return self._cached(key, ".thumb").read_bytes()
+        return self._cached(key, ".thumb", self.decoder.size).read_bytes()
 
     def original(self, key: str) -> Path:
         """The file of an image, as it came."""
@@ -241,7 +287,9 @@ class Project:
         with self.lock:
             classes = [{"id": i, "name": name, "learned": self.learned.get(i)} for i, name in self.classes.items()]
             images = [{"id": key, **entry} for key, entry in self.images.items()]
-            about = {"format": FORMAT, "version": VERSION, "name": self.name, "task": self.task}
+            entries = (*self.images.values(), *self._missing.values())
+            version = VERSION if any(entry["place"].startswith("h") for entry in entries) else 1
+            about = {"format": FORMAT, "version": version, "name": self.name, "task": self.task}
             return {**about, "classes": classes, "images": images}
 
     # files in and out
@@ -279,20 +327,37 @@ class Project:
                 self.images[key] = {"name": shown(name), "place": place}
             else:
                 report["known"].append(known["name"])
-                if place in self.classes:  # a label says more than a tray
-                    if known["place"] != place:
-                        report["moved"].append({"name": known["name"], "from": known["place"], "to": place})
-                    self.images[key] = {**known, "place": place}
+                if place not in (TEST, POOL, known["place"]):  # a label says more than a tray
+                    report["moved"].append({"name": known["name"], "from": known["place"], "to": place})
+                    self._place([key], place)
         if len({*self.images, *self._missing}) > MAX_IMAGES:
             raise InputError(f"a project holds at most {MAX_IMAGES:,} images")
 
     def _place(self, images: Iterable[str], place: str) -> None:
         for key in images:
-            self.images[key] = {**self.images.pop(key), "place": place}  # moved to the end: the latest comes last
+            # moved to the end: the latest comes last; nobody has confirmed the new label
+            self.images[key] = {"name": self.images.pop(key)["name"], "place": place}
 
     def _check_place(self, place: str, places: Iterable[str] | None = None) -> None:
-        if place not in (places if places is not None else (*self.classes, TEST, POOL)):
+        if place not in (places if places is not None else self._places()):
             raise InputError("there is no such class any more")
+
+    def _places(self) -> list[str]:
+        return [*self.classes, *map(held_out, self.classes), TEST, POOL]
+
+    def _by_class(self, kept: list[tuple[str, str, str]], report: Report) -> list[tuple[str, str, str]]:
+        """Images for the test, by the folder that each lies in; a class that is not there cannot be asked for."""
+        found = []
+        for key, name, _ in kept:
+            folder = PurePosixPath(name).parent.name
+            with contextlib.suppress(InputError):  # a folder that can be no class
+                if known := self.find_class(folder):
+                    found.append((key, name, held_out(known)))
+                    continue
+            named = f"no class is named {shown(folder)!r}"
+            reason = named if folder else "it lies in no folder named like a class"
+            report["refused"].append({"name": shown(name), "reason": reason})
+        return found
 
     @contextlib.contextmanager
     def _change(self, group: str = "") -> Iterator[None]:
@@ -339,7 +404,7 @@ class Project:
 
     def _text(self) -> str:
         away = [
-            {"id": key, **entry, "place": entry["place"] if entry["place"] in (*self.classes, TEST) else POOL}
+            {"id": key, **entry, "place": entry["place"] if entry["place"] in self._places() else POOL}
             for key, entry in self._missing.items()
             if key not in self.images
         ]
@@ -358,7 +423,9 @@ class Project:
         self.learned = {e["id"]: e["learned"] for e in about["classes"] if e["learned"]} if self.task else {}
         for entry in about["images"]:
             there = self.original(entry["id"]).is_file()
-            (self.images if there else self._missing)[entry["id"]] = {k: entry[k] for k in ("name", "place")}
+            (self.images if there else self._missing)[entry["id"]] = {
+                k: entry[k] for k in ("name", "place", "right") if k in entry
+            }
         self._garbage = set(about["garbage"])
         self._written = self._known() | self._garbage
 
@@ -398,27 +465,30 @@ class Project:
         if not data:
             raise DataError("the file is empty")
         key = _hash(data)
-        self._cached(key, ".thumb", data)
+        self._cached(key, ".thumb", self.decoder.size, data)
         if not self.original(key).exists():
             self._written.add(key)
             with atomic_path(self.original(key)) as temporary:
                 temporary.write_bytes(data)
         return key
 
-    def _cached(self, key: str, ending: str, data: bytes | None = None) -> Path:
-        """A file of the cache, made from the image if it is not there."""
-        pixels, thumbnail = (self.folder / "cache" / f"{key}{e}" for e in (f"-{self.decoder.size}.png", ".thumb"))
-        if not (pixels.exists() and thumbnail.exists()):
-            try:
-                data = self.original(key).read_bytes() if data is None else data
-            except OSError as error:
-                raise DataError(f"an image cannot be read: {error}") from error
-            decoded = self.decoder.decode(data)
+    def _content(self, key: str) -> bytes:
+        try:
+            return self.original(key).read_bytes()
+        except OSError as error:
+            raise DataError(f"an image cannot be read: {error}") from error
+
+    def _cached(self, key: str, ending: str, size: int, data: bytes | None = None) -> Path:
+        """A file of the cache, made from the image if it is not there; its pixels at a size come with it."""
+        wanted = self.folder / "cache" / f"{key}{ending}"
+        if not wanted.exists():
+            pixels, thumbnail = (self.folder / "cache" / f"{key}{e}" for e in (f"-{size}.png", ".thumb"))
+            decoded = self.decoder.decode(self._content(key) if data is None else data, size)
             with atomic_path(thumbnail) as temporary:
                 temporary.write_bytes(decoded.thumbnail)
             with atomic_path(pixels) as temporary:
                 Image.fromarray(decoded.pixels).save(temporary, "PNG", compress_level=1)
-        return self.folder / "cache" / f"{key}{ending}"
+        return wanted
 
 
 def _hash(data: bytes) -> str:

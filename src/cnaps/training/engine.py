@@ -149,7 +149,7 @@ def fit(
         if run is not None:
             run.save(job.tensors(), asdict(state))
 
-    with StopRequest() as stop, progress_bar(visible=None if job.world.is_main else False) as bar:
+    with StopRequest() as stop, progress_bar(visible=job.world.is_main) as bar:
         row = bar.add_task("training", total=job.steps, completed=state.step, note="")
         try:
             while True:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from cnaps.errors import InputError
-from cnaps.nn.adapted import UPDATES
 from cnaps.paper.continual.adapting import AdaptingLearner
 from cnaps.paper.continual.base import ContinualLearner, Finetune, Joint, small_network
 from cnaps.paper.continual.ewc import Ewc
@@ -35,7 +34,7 @@ NETWORKS: dict[str, Callable[..., ContinualLearner]] = {
     "finetune": Finetune,
     "joint": Joint,
 }
-METHODS = (*(f"cnaps-{mode}" for mode in UPDATES), *NETWORKS)
+METHODS = ("cnaps-fixed", "cnaps-paper", *NETWORKS)  # FiLM of the first step, or made anew
 
 
 def create_continual(

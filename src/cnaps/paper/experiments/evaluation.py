@@ -22,6 +22,7 @@ from cnaps.data.collection import Collection, class_fingerprint
 from cnaps.episodes import Sampler, TaskDescription, read_manifest
 from cnaps.episodes.task import flat_rows
 from cnaps.errors import DataError
+from cnaps.maths.calibration import temperature
 from cnaps.nn.backbones import Backbone
 from cnaps.nn.checkpoints import load_task_model
 from cnaps.nn.task_model import TaskModel
@@ -32,7 +33,6 @@ from cnaps.paper.experiments.scores import (
     Scores,
     fit_calibration,
     measure,
-    temperature,
     without_seed,
 )
 from cnaps.paper.learners import FEATURES, FeatureLearner, FrozenFeatures, Learner, create_learner, find_learner
@@ -133,8 +133,7 @@ def evaluate(
     done = book.read()
     if world is not None:
         world.wait()  # nobody writes before everybody has read
-    visible = None if world is None or world.is_main else False
-    with progress_bar(visible=visible) as bar:
+    with progress_bar(visible=world is None or world.is_main) as bar:
         for name, described in task_set.tasks.items():
             todo = [each for each in described if any((who, name, each.index) not in done for who in learners)]
             mine = [todo[i] for i in (world.share(range(len(todo))) if world else range(len(todo)))]
@@ -192,7 +191,8 @@ class _Runner:
         logits = learn(given, torch.from_numpy(labels))(asked)
         seconds = round(time.perf_counter() - began, 4)
         if name in self.temperatures:
-            logits = logits / temperature(self.temperatures[name], described.ways, len(context))
+            notes, ways = {"calibration": self.temperatures[name]}, described.ways
+            logits = logits / temperature(notes, ways, len(context) / ways)
         result = measure(logits.float().cpu(), torch.from_numpy(target_labels))
         where = (name, self.collection.name, described.index, described.ways, len(context))
         return Score(*where, **result, seconds=seconds)

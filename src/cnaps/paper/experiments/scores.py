@@ -289,16 +289,6 @@ def over_tasks(sets: Sequence[Mapping[int, float]]) -> Estimate | None:
     return Estimate.of([float(np.mean([values[i] for values in sets])) for i in common]) if common else None
 
 
-def temperature(calibration: Calibration, ways: int, context: int) -> float:
-    """T with log T = a + b log(ways) + c log(shots).
-
-    >>> temperature((0.0, 1.0, 0.0), ways=5, context=10)
-    5.0
-    """
-    a, b, c = calibration
-    return round(math.exp(a + b * math.log(ways) + c * math.log(max(1.0, context / ways))), 9)
-
-
 def fit_calibration(scores: Sequence[Score]) -> Calibration:
     """The (a, b, c) of log T = a + b log(ways) + c log(shots) under which the tasks are most likely, by search."""
     ways = np.log([score.ways for score in scores])

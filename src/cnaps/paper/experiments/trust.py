@@ -14,6 +14,8 @@ from torch import Tensor
 from cnaps.bridge.engine import TorchEngine
 from cnaps.data.collection import Collection
 from cnaps.episodes import TaskDescription
+from cnaps.episodes.task import flat_rows
+from cnaps.images.sizes import auto_size
 from cnaps.nn.model import CNAPs
 from cnaps.paper.experiments.evaluation import TaskSet
 from cnaps.paper.experiments.reporting import COLOURS, Report, Table, new_figure
@@ -27,10 +29,11 @@ FLIPPED = 0.1  # of the labels
 _SCORES = ("novelty", "1 - highest probability")
 
 
-def trust_runs(model: CNAPs, task_set: TaskSet, out: Path, *, split: str | None, size: int) -> dict[str, Any]:
+def trust_runs(model: CNAPs, task_set: TaskSet, out: Path, *, split: str | None) -> dict[str, Any]:
     """Every task that is not in the folder yet; gives the data of `trust_report`."""
+    sizes = model.notes.get("image_sizes")  # of a model for one size there are none
     setup = {
-        "tasks": {**task_set.protocol, "image size": size},
+        "tasks": {**task_set.protocol, "image size": "auto" if sizes else model.image_size},
         "data set": {name: task_set.collections[name].fingerprint for name in task_set.tasks},
         "model": {"fingerprint": model.fingerprint(), "calibration": model.notes.get("calibration")},
     }
@@ -39,10 +42,14 @@ def trust_runs(model: CNAPs, task_set: TaskSet, out: Path, *, split: str | None,
     done = {(run["data set"], run["task"]) for run in read_lines(path, dict)}
     for name, tasks in task_set.tasks.items():
         collection, due = task_set.collections[name], [each for each in tasks if (name, each.index) not in done]
-        read = read_ahead(partial(_read, collection, split, size), due, threads=1, depth=2)
+        read = read_ahead(
+            partial(_read, collection, split, None if sizes else model.image_size), due, threads=1, depth=2
+        )
         for parts, described in zip(track(read, name, total=len(due)), due, strict=True):
             found = measure_trust(model, *parts, seed=described.index)
-            append_lines(path, [{"data set": name, "task": described.index, "ways": described.ways, **found}])
+            size = parts[0].shape[-1]
+            about = {"data set": name, "task": described.index, "ways": described.ways, "size": size}
+            append_lines(path, [about | found])
     wanted = {(name, each.index) for name, tasks in task_set.tasks.items() for each in tasks}
     runs = [run for run in read_lines(path, dict) if (run["data set"], run["task"]) in wanted]
     bins = {
@@ -55,8 +62,12 @@ def trust_runs(model: CNAPs, task_set: TaskSet, out: Path, *, split: str | None,
     return {"setup": setup, "bins": bins, "tasks": [{k: v for k, v in run.items() if k != "bins"} for run in runs]}
 
 
-def _read(collection: Collection, split: str | None, size: int, described: TaskDescription) -> tuple[Any, ...]:
+def _read(
+    collection: Collection, split: str | None, size: int | None, described: TaskDescription
+) -> tuple[Any, ...]:
     """Context, targets, and as many images of other classes: pixels, and labels of the first two."""
+    if size is None:
+        size = auto_size(collection.looks(flat_rows(described.context)[0].tolist()))
     chance = np.random.default_rng(described.index)
     every = range(len(collection.classes)) if split is None else collection.splits[split]
     others = chance.permutation(sorted(set(every) - set(described.classes)))[: described.ways]
@@ -164,9 +175,9 @@ def trust_report(data: dict[str, Any]) -> Report:
         shares = [first / labels, found / labels, found / max(suspects, 1)]
         review.rows.append([name, *[f"{100 * share:.1f}" for share in shares], int(labels)])
     text = [
-        "Tasks by the Meta-Dataset protocol. Calibration divides logits by a temperature from ways and shots that "
-        "validation tasks gave" + ("." if data["setup"]["model"]["calibration"] else "; this model has none."),
-        "Novelty is one minus the cosine to the nearest class mean, features weighed as the classifier does.",
+        "Tasks by the Meta-Dataset protocol. Calibration divides logits by the temperature of the fitted task"
+        + ("." if data["setup"]["model"]["calibration"] else "; of this model no validation tasks are known."),
+        "Novelty is what `FittedTask.novelty` says.",
         "An example is judged by the others, in closed form, under the FiLM that all labels made, wrong ones too.",
     ]
     figure = new_figure(13, 4)

@@ -58,7 +58,7 @@ class FeatureLearner(ABC):
 
 
 @dataclass
-class FittedTask:
+class FittedClassifier:
     """What a trained method has learned of a task: a network to features, a classifier of them."""
 
     classes: Tensor  # sorted labels (C,)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
+from cnaps.maths.calibration import temperature
 from cnaps.nn.adapted import Adapted
 from cnaps.nn.task_model import Fitted, TaskModel
-from cnaps.paper.learners.base import FittedTask, Predictor, count_numbers
+from cnaps.paper.learners.base import FittedClassifier, Predictor, count_numbers
 
 
 class TrainedLearner:
@@ -23,15 +22,12 @@ class TrainedLearner:
         """Read the context."""
         adapted = self.model.adapt(self.model.preprocess(images), labels)
         ways = int(labels.max()) + 1
-        a, b, c = self.model.notes.get("calibration", (0.0, 0.0, 0.0))
-        temperature = math.exp(a + b * math.log(ways) + c * math.log(len(labels) / ways))
-        return Predictor(
-            lambda pixels: adapted.logits(self.model.preprocess(pixels)) / temperature, _count(adapted)
-        )
+        scale = temperature(self.model.notes, ways, len(labels) / ways)
+        return Predictor(lambda pixels: adapted.logits(self.model.preprocess(pixels)) / scale, _count(adapted))
 
 
 def _count(fitted: Fitted) -> int:
     if isinstance(fitted, Adapted):
         return len(fitted.film) + count_numbers(fitted.classifier)
-    assert isinstance(fitted, FittedTask)
+    assert isinstance(fitted, FittedClassifier)
     return fitted.numbers

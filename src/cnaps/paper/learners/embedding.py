@@ -18,7 +18,7 @@ from cnaps.nn.frozen import CHUNK, feature_groups, staged_features, unit_feature
 from cnaps.nn.model import ModelConfig
 from cnaps.nn.shared import SharedTerms
 from cnaps.nn.task_model import TaskModel
-from cnaps.paper.learners.base import FittedTask, count_numbers
+from cnaps.paper.learners.base import FittedClassifier, count_numbers
 
 StageFilm = Sequence[Sequence[SiteFilm]]
 
@@ -38,12 +38,12 @@ class EmbeddingModel(TaskModel):
         """From unit features (N, d) and labels 0..C-1 (N,) to a module from features (M, d) to logits (M, C)."""
         raise NotImplementedError
 
-    def adapt(self, images: Tensor, labels: Tensor, **_: object) -> FittedTask:
+    def adapt(self, images: Tensor, labels: Tensor, **_: object) -> FittedClassifier:
         """One pass over the context; of training's options none is needed."""
         classes, index = self._check(images, labels)
         network = self.network()
         classifier = self.classifier(self.run(network, images), index)
-        return FittedTask(classes, lambda x: self.run(network, x), classifier, count_numbers(classifier))
+        return FittedClassifier(classes, lambda x: self.run(network, x), classifier, count_numbers(classifier))
 
     def _check(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         check_images(images, "context images", self.backbone.min_image_size)

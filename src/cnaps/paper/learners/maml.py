@@ -23,7 +23,7 @@ from cnaps.nn.film import skeleton
 from cnaps.nn.frozen import feature_groups, staged_features, unit_features
 from cnaps.nn.model import ModelConfig
 from cnaps.nn.task_model import TaskModel
-from cnaps.paper.learners.base import FittedTask
+from cnaps.paper.learners.base import FittedClassifier
 from cnaps.paper.learners.gradient import start_head, united_modules
 
 Weights = dict[str, Tensor]
@@ -47,7 +47,7 @@ class Maml(TaskModel):
         """What is meta-learned: the start."""
         yield from self.backbone.parameters()
 
-    def adapt(self, images: Tensor, labels: Tensor, **_: object) -> FittedTask:
+    def adapt(self, images: Tensor, labels: Tensor, **_: object) -> FittedClassifier:
         """Take the steps; with gradients enabled, those of training."""
         check_images(images, "context images", self.backbone.min_image_size)
         training = torch.is_grad_enabled()
@@ -64,7 +64,7 @@ class Maml(TaskModel):
             {name: value + (now[name] - value).detach() for name, value in start.items()} if training else now
         )
         norms = self._statistics(now, images)
-        return FittedTask(
+        return FittedClassifier(
             classes,
             lambda x: self.embed(adapted, x, norms),
             lambda features: F.linear(features, adapted["head.weight"], adapted["head.bias"]),

@@ -22,13 +22,13 @@ from cnaps.nn.backbones import Backbone
 from cnaps.nn.film import Film
 from cnaps.nn.heads import CosineHead
 from cnaps.nn.model import ModelConfig
-from cnaps.paper.learners.base import FittedTask, class_means, count_numbers
+from cnaps.paper.learners.base import FittedClassifier, class_means, count_numbers
 from cnaps.paper.learners.embedding import EmbeddingModel
 
 BUCKETS = 2048  # classes of the auxiliary task
 
 
-class TadamTask(FittedTask):
+class TadamTask(FittedClassifier):
     """With what its FiLM was made from, and what the auxiliary task reads."""
 
     film: Film
