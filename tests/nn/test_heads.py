@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from cnaps.maths.heads import RidgeClassifier
 from cnaps.maths.heads import RidgeClassifier, few_shot_bias
 from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.heads import CosineHead, LinearHead, MahalanobisHead, RidgeHead
