@@ -18,6 +18,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 from cnaps import CNAPs, FewShotClassifier
 from cnaps.errors import CheckpointError, DataError, InputError
+from cnaps.runtime.task import Examples
 
 
 def test_the_default_model_learns_digits_from_five_examples_each(default, unseen):
@@ -104,10 +105,14 @@ def test_flip_learns_from_mirror_images(small, context):
     images, labels = context
     flipped = FewShotClassifier(small, flip=True).fit(images, labels)
     by_hand = FewShotClassifier(small).fit(np.concatenate([images, images[:, :, ::-1]]), np.tile(labels, 2))
-    np.testing.assert_allclose(flipped.predict_proba(images), by_hand.predict_proba(images), atol=1e-5)
-    assert not np.allclose(
-        flipped.predict_proba(images), FewShotClassifier(small).fit(*context).predict_proba(images)
-    )
+    plain = FewShotClassifier(small).fit(*context)
+    pixels = Examples.read(images, labels, flipped.task_.image_size).pixels
+
+    def logits(classifier):  # not probabilities: a mirror image is no other example to judge by
+        return classifier.task_.classifier(classifier.task_.features(pixels))
+
+    np.testing.assert_allclose(logits(flipped), logits(by_hand), atol=1e-5)
+    assert not np.allclose(logits(flipped), logits(plain))
 
 
 def test_partial_fit_brings_new_classes_and_new_examples_in_any_order(small, context, unseen):
@@ -229,7 +234,7 @@ def test_unreadable_images_are_skipped_where_that_is_asked_for(small, context, t
     images, labels = context
     (tmp_path / "broken.jpg").write_bytes(b"not an image")
     broken = tmp_path / "broken.jpg"
-    tolerant = FewShotClassifier(small, skip_unreadable=True)
+    tolerant = FewShotClassifier(small, on_error="skip")
     with pytest.warns(UserWarning, match=r"image 0 is left out: .*broken\.jpg"):
         tolerant.fit([broken, *images], [3, *labels])
     with pytest.warns(UserWarning, match="image 1 is left out"):

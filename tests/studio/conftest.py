@@ -176,9 +176,8 @@ def studio(tmp_path: Path) -> Iterator[Server]:
     server.kill()
 
 
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    """Chromium without a window."""
+def open_chromium(*flags: str) -> Any:
+    """Chromium without a window, with a camera that shows a test picture."""
     from shutil import which
 
     program, driver = (
@@ -191,13 +190,20 @@ def browser() -> Iterator[Any]:
 
     options = webdriver.ChromeOptions()
     options.binary_location = program
-    for flag in ("--headless=new", "--no-sandbox", "--disable-background-networking", "--disable-gpu",
+    for flag in ("--headless=new", "--no-sandbox", "--disable-background-networking",
                  "--window-size=1360,860", "--force-device-scale-factor=1", "--use-fake-device-for-media-stream",
-                 "--use-fake-ui-for-media-stream", "--disable-dev-shm-usage"):  # fmt: skip
+                 "--use-fake-ui-for-media-stream", "--disable-dev-shm-usage", *flags):  # fmt: skip
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     chrome = webdriver.Chrome(options, webdriver.ChromeService(driver))
     chrome.set_page_load_timeout(120)
+    return chrome
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """One for all tests."""
+    chrome = open_chromium("--disable-gpu")
     yield chrome
     chrome.quit()
 

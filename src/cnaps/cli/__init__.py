@@ -17,7 +17,20 @@ app = typer.Typer(
 )
 
 # Each module has a function register(app) that adds its commands; order here is the order in --help.
-MODULES = ("classify", "suggest", "studio", "data", "tasks", "train", "evaluate", "experiment", "weights", "check")
+MODULES = (
+    "classify",
+    "suggest",
+    "studio",
+    "data",
+    "tasks",
+    "train",
+    "evaluate",
+    "experiment",
+    "weights",
+    "hub",
+    "label_studio",
+    "check",
+)
 
 for _module in MODULES:
     importlib.import_module(f"cnaps.cli.{_module}").register(app)

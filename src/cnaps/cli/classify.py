@@ -1,4 +1,4 @@
-"""`cnaps classify`, `fit`, `predict`, `export` and `models`."""
+"""`cnaps classify`, `fit`, `predict` and `export`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,12 @@ _SORT = typer.Option(
     None, "--sort-into", help="Copy the images to folders named after classes, in this one: sorted."
 )
 _LINK = typer.Option(False, "--link", help="With --sort-into: links instead of copies, which take no space.")
-_MODEL = typer.Option(None, "--model", help="A model by name (see `cnaps models`) or folder.")
+_MODEL = typer.Option(
+    None, "--model", help="A model by name (see `cnaps models`) or folder, or transformers:FOLDER."
+)
+_BACKBONE = typer.Option(
+    None, "--backbone", help="A pre-trained network in place of a model: transformers:FOLDER or timm:NAME."
+)
 _SIZE = typer.Option(
     "auto", "--size", help="Side in pixels at which images are read, such as 160; auto decides by the examples."
 )
@@ -66,7 +71,6 @@ def register(app: typer.Typer) -> None:
     app.command(epilog=_CODES)(predict)
     app.command()(demo)
     app.command()(export)
-    app.command()(models)
 
 
 def classify(
@@ -82,6 +86,7 @@ def classify(
     sort_to: Path | None = _SORT,
     link: bool = _LINK,
     model: str | None = _MODEL,
+    backbone: str | None = _BACKBONE,
     size: str = _SIZE,
     flip: bool = _FLIP,
     device: str = _DEVICE,
@@ -98,7 +103,7 @@ def classify(
     inputs = read_by([examples, *files, *_paths(labelled)], [*images, model])
     _check_outputs(out, report, save, inputs, force)
     _check_options(report, thumbnails, sort_to, link, [examples, *map(Path, images)])
-    fitted, left_out = _learn(labelled, model, flip, device, size)
+    fitted, left_out = _learn(labelled, _either(model, backbone), flip, device, size)
     level = _none_level(fitted, none_of_these, none_above)
     results, skipped = _classify_files(fitted, files, top, level)
     results = _with_truth(results, images, files, fitted)
@@ -117,6 +122,7 @@ def fit(
     examples: Path = _EXAMPLES,
     task: Path = typer.Argument(..., help="The task file to write, such as birds.task."),
     model: str | None = _MODEL,
+    backbone: str | None = _BACKBONE,
     size: str = _SIZE,
     flip: bool = _FLIP,
     device: str = _DEVICE,
@@ -127,7 +133,7 @@ def fit(
 
     labelled = find_examples(examples)
     _check_outputs(None, None, task, read_by([examples, *_paths(labelled)], [model]), force)
-    fitted, left_out = _learn(labelled, model, flip, device, size)
+    fitted, left_out = _learn(labelled, _either(model, backbone), flip, device, size)
     from cnaps.runtime.taskfile import write_task
 
     write_task(task, fitted)
@@ -207,37 +213,34 @@ def demo(
 
 def export(
     task: Path = _TASK,
-    onnx: Path = typer.Argument(..., help="The file to write (.onnx)."),
+    target: Path = typer.Argument(
+        ..., help="What to write: a file (.onnx), or a folder for a page that classifies in the browser."
+    ),
     model: str | None = _MODEL,
     force: bool = FORCE,
 ) -> None:
-    """Turn a task into an ONNX file that needs nothing of this package."""
+    """Turn a task into an ONNX file, or a page for any web space, that needs nothing of this package."""
     from cnaps.files import check_output
     from cnaps.runtime.taskfile import read_task
 
-    check_output(onnx, (".onnx",), inputs=read_by([], [task, model]), force=force)
+    inputs = read_by([], [task, model])
+    if not target.suffix:
+        from cnaps.serving.pages import NETWORK, find_site, page_files, write_page
+
+        names = {Path(name).parts[0] for name in page_files(find_site())}
+        check_output(target, inputs=inputs, force=force, folder=sorted(names | {NETWORK}))
+        write_page(read_task(task, model), target)
+        echo(f"wrote {target}: put it on a web space, or try it: cnaps web {target}")
+        return
+    check_output(target, (".onnx",), inputs=inputs, force=force)
     fitted = read_task(task, model)
     from cnaps.runtime.export import export_onnx
 
-    export_onnx(fitted, onnx)
+    export_onnx(fitted, target)
     echo(
-        f"wrote {onnx}: uint8 RGB images of any size to probabilities of {len(fitted.names)} "
-        f"classes, {onnx.stat().st_size / 1e6:.1f} MB"
+        f"wrote {target}: uint8 RGB images of any size to probabilities of {len(fitted.names)} "
+        f"classes, {target.stat().st_size / 1e6:.1f} MB"
     )
-
-
-def models() -> None:
-    """List the models that come with the package."""
-    from cnaps.runtime.bundle import read_bundle
-    from cnaps.weights import DEFAULT_MODEL, INSTALLED, list_models
-
-    for name in list_models():
-        model = read_bundle(INSTALLED / name)
-        default = " (default)" if name == DEFAULT_MODEL else ""
-        echo(
-            f"{name}{default}: {model.settings['backbone']}, {model.settings['adaptation']}, "
-            f"head {model.settings['head']}, images of {model.image_size} pixels"
-        )
 
 
 def _check_outputs(
@@ -314,6 +317,16 @@ def _sort(results: list[Result], folder: Path | None, link: bool) -> None:
         from cnaps.runtime.sorting import sort_into
 
         sort_into(folder, results, link=link)
+
+
+def _either(model: str | None, backbone: str | None) -> str | None:
+    from cnaps.errors import InputError
+
+    if model is not None and backbone is not None:
+        raise InputError("--model or --backbone, not both: a model has its own backbone")
+    if backbone is not None and not backbone.startswith(("transformers:", "timm:")):
+        raise InputError(f"--backbone is transformers:FOLDER, transformers:HUB/ID or timm:NAME, not {backbone}")
+    return model or backbone
 
 
 def _learn(

@@ -1,4 +1,4 @@
-"""`cnaps studio` and `cnaps serve`."""
+"""`cnaps studio`, `cnaps serve` and `cnaps web`."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command()(studio)
     app.command()(serve)
+    app.command()(web)
 
 
 def studio(
@@ -79,10 +80,25 @@ def serve(
     access_log: AccessLogStyle | None = typer.Option(
         None, "--access-log", help="Write a line for each request to standard error, without queries and headers."
     ),
+    label_studio: bool = typer.Option(
+        False,
+        "--label-studio",
+        help="Learn from Label Studio, and suggest classes to it at /label-studio: the first argument is then the "
+        "folder of a studio project, made if it does not exist.",
+    ),
+    images: Path | None = typer.Option(None, "--images", help="The folder that Label Studio's images lie in."),
+    label_studio_host: str | None = typer.Option(
+        None,
+        "--label-studio-host",
+        help="Ask this Label Studio for images, by the token LABEL_STUDIO_API_KEY.",
+    ),
 ) -> None:
     """Answer predictions over HTTP: POST /predict of a task, /tasks/NAME/predict of a folder; see /docs."""
     uvicorn = _uvicorn()
     token = _token(host)
+    if label_studio:
+        _serve_label_studio(task, host, port, model, images, label_studio_host, token, max_waiting, access_log)
+        return
     options: dict[str, Any] = {"task": str(task), "model": model, "token": token, "max_waiting": max_waiting}
     options["access_log"] = access_log
     with _socket(host, port) as socket:
@@ -105,6 +121,57 @@ def serve(
         typer.echo(f"cnaps serve: {address}")
         program = "cnaps.serving.app:serving_from_environment"
         uvicorn.run(program, factory=True, host=host, port=port, workers=workers, **uvicorn_settings(30))
+
+
+def _serve_label_studio(
+    folder: Path,
+    host: str,
+    port: int,
+    model: str | None,
+    images: Path | None,
+    their_host: str | None,
+    token: str | None,
+    max_waiting: int,
+    access_log: AccessLogStyle | None,
+) -> None:
+    from cnaps.runtime.label_studio import Addresses
+    from cnaps.studio.label_studio import create_backend
+    from cnaps.weights import DEFAULT_MODEL
+
+    addresses = Addresses(images, their_host, os.environ.get("LABEL_STUDIO_API_KEY"))
+    with _socket(host, port) as socket:
+        app = create_backend(
+            folder, model or DEFAULT_MODEL, addresses, token=token, max_waiting=max_waiting, access_log=access_log
+        )
+        address = _address(host, socket.getsockname()[1], None)
+        typer.echo(f"cnaps serve: {address}\nmodel for Label Studio: {address}label-studio")
+        if token:
+            typer.echo(f"its password (any user): {token}")
+        _run(app, socket, 30)
+
+
+def web(
+    folder: Path | None = typer.Argument(
+        None,
+        help="The folder to serve: a page written by `cnaps export`; without it, the page that learns itself.",
+    ),
+    port: int = _port(8767),
+    browser: bool = typer.Option(True, "--browser/--no-browser", help="Open the page."),
+) -> None:
+    """Try the page that learns in the browser itself: plain files on loopback, nothing is sent anywhere."""
+    import webbrowser
+
+    from cnaps.errors import InputError
+    from cnaps.serving.pages import find_site, serve_folder
+
+    if folder is not None and not (folder / "index.html").is_file():
+        raise InputError(f"there is no index.html in {folder}")
+    with serve_folder(folder or find_site(), port) as server:
+        address = f"http://127.0.0.1:{server.server_port}/"
+        typer.echo(f"cnaps web: {address}\nCtrl-C ends it.")
+        if browser:
+            webbrowser.open(address)
+        server.serve_forever()
 
 
 def _run(app: Any, socket: Any, seconds_to_finish: int) -> None:

@@ -20,7 +20,7 @@ from safetensors.numpy import load_file
 from cnaps import values
 from cnaps.errors import CheckpointError, CnapsError, InputError
 from cnaps.files import read_json
-from cnaps.images.sizes import lora_share
+from cnaps.images.sizes import LARGE, lora_share
 from cnaps.maths.heads import Head, create_head
 from cnaps.maths.statistics import ClassStatistics
 from cnaps.runtime.onnx import Graph, check_graph, read_graph
@@ -117,8 +117,8 @@ class Bundle:
     def layers(self, image_size: int) -> Weights:
         """The numbers of stem and stages without FiLM: folded, with the share of LoRA terms that this size has."""
         share = lora_share(image_size, self.settings.get("shared_large", 1.0))
-        if share not in self._layers:
-            self._layers[share] = self._folded(share)
+        if share not in self._layers:  # of one size only: they are as large as the network
+            self._layers = {share: self._folded(share)}
         return self._layers[share]
 
     @cached_property
@@ -206,11 +206,11 @@ def _check_parts(bundle: Bundle, graphs: Mapping[str, bytes]) -> None:
     for name in ("features", "adaptation", "head", "set_encoder_norm"):
         values.name(settings[name], name)
     values.count(settings["embedding_size"], "embedding_size", 0, 4096)
-    values.number(settings.get("shared_large", 1.0), "shared_large", 0, 4096)
     filmed = [f"film.{i}" for i, sites in enumerate(bundle.sites) if sites]
     for name in ("stem", *bundle.stages, *filmed, *(["set_encoder"] if bundle.embedding_size else [])):
         check_graph(graphs[name], f"the graph {name}")
-    layers = bundle.layers(bundle.image_size)
+    values.number(settings.get("shared_large", 1.0), "shared_large", 0, 2)
+    layers = bundle.layers(LARGE)
     values.check_numbers(layers)
     for site in (site for stage in bundle.sites for site in stage):
         if layers[f"{site.layer}.weight"].shape[:1] != (site.channels,):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import re
 import secrets
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ IN_FLIGHT = 300_000_000  # bytes of all requests that are being answered
 _BODY = 1_000_000  # bytes of any other request
 _SILENCE = 30.0  # seconds until the next piece of a body
 _PACE = 20_000  # bytes a second: whoever is slower is not waited for
-_UPLOADS = ("/predict", "/api/images", "/api/answers/files")
+_UPLOADS = ("/predict", "/api/images", "/api/answers/files", "/label-studio/train")
 _PAGES = ("/", "/docs")  # where a link from elsewhere may lead
 _CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii")
 _HEADERS = {
@@ -77,11 +78,7 @@ class Guard:
         path: str = scope["path"]
         if path in self.to_disk:
             return self.to_disk[path]
-        return (
-            self.upload
-            if scope["method"] == "POST" and path.endswith(("/predict", "/api/images", "/api/answers/files"))
-            else _BODY
-        )
+        return self.upload if scope["method"] == "POST" and path.endswith(_UPLOADS) else _BODY
 
     def _foreign(self, headers: Headers, scope: Scope) -> Response | None:
         host = headers.get("host", "")
@@ -116,7 +113,8 @@ class Guard:
     def _knows(self, headers: Headers) -> bool:
         pairs = (part.strip().partition("=") for part in headers.get("cookie", "").split(";"))
         offered = [value.strip('"') for name, _, value in pairs if name == COOKIE]
-        offered.append(headers.get("authorization", "").removeprefix("Bearer "))
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        offered.append(_password(given) if kind == "Basic" else given if kind == "Bearer" else kind)
         return self.token is None or any(self._fits(token) for token in offered)
 
     def _fits(self, token: str) -> bool:
@@ -183,6 +181,14 @@ def shown(name: str) -> str:
     """The name of a file from outside, for showing only: its last part, printable."""
     last = re.split(r"[/\\]", name)[-1]
     return "".join(c for c in last if c.isprintable())[-120:] or "image"
+
+
+def _password(given: str) -> str:
+    """Of basic authentication, which some programs know alone; the user may be anybody."""
+    try:
+        return base64.b64decode(given, validate=True).decode().partition(":")[2]
+    except ValueError:
+        return ""
 
 
 def _unreadable(headers: Headers, limit: int) -> Response | None:

@@ -2,6 +2,7 @@
 
 import { ask, change, state } from "./api.js";
 import { $, h, percent, plural, sync, text, toast } from "./dom.js";
+import { answerSource } from "./transport.js";
 
 let about = null, sending = null, asking = false;
 
@@ -84,7 +85,7 @@ function draw() {
   const fitting = rows.filter((row) => `${row.name} ${row.label} ${row.truth ?? ""}`.toLowerCase().includes(words));
   text($("#answers-shown"), rows.length < about.done ? `The ${rows.length} least certain are shown; the files have all ${about.done}.` : "");
   sync($("#answers-rows"), fitting, (row) => row.index,
-    (row) => h("tr", {}, h("td", {}, h("img", { src: `/api/answers/images/${row.index}`, alt: "", loading: "lazy" })), h("td"), h("td"), h("td")),
+    (row) => h("tr", {}, h("td", {}, h("img", { src: answerSource(row.index), alt: "", loading: "lazy" })), h("td"), h("td"), h("td")),
     (item, row) => {
       const wrong = row.truth !== null && row.truth !== row.label;
       item.className = wrong ? "wrong" : "";

@@ -1,6 +1,7 @@
 // The server's side of things: the state it holds, and the changes it is asked for.
 
 import { plural, toast } from "./dom.js";
+import { send } from "./transport.js";
 
 export let state = null;
 const listeners = [];
@@ -11,7 +12,7 @@ export async function ask(method, path, body) {
   const options = { method };
   if (body instanceof FormData || body instanceof Blob) options.body = body;
   else if (body) Object.assign(options, { body: JSON.stringify(body), headers: { "Content-Type": "application/json" } });
-  const response = await fetch(path, options);
+  const response = await send(path, options);
   if (!response.ok) {
     const answer = await response.json().catch(() => ({}));
     throw new Error(answer.error ?? (typeof answer.detail === "string" ? answer.detail : `The server refused (${response.status}).`));
@@ -50,7 +51,9 @@ export async function upload(files, place, { quiet = false } = {}) {
   if (!files.length) return toast("There are no images in it.", { kind: "bad" });
   const sum = { added: 0, known: [], moved: [], refused: [] };
   const group = Math.random().toString(36).slice(2);
-  uploading = { done: 0, total: (uploading?.total ?? 0) + files.length };
+  uploading ??= { done: 0, total: 0, running: 0 }; // of all uploads that are under way
+  uploading.total += files.length;
+  uploading.running += 1;
   try {
     for (let i = 0, n; i < files.length; i += n) {
       n = 1; // a request has few files and far less bytes than it may have
@@ -76,7 +79,8 @@ export async function upload(files, place, { quiet = false } = {}) {
   } catch (error) {
     toast(error.message, { kind: "bad" });
   }
-  uploading = null;
+  uploading.running -= 1;
+  if (!uploading.running) uploading = null;
   notify();
   if (sum.refused.length) {
     const first = sum.refused.slice(0, 3).map(({ name, reason }) => `${name}: ${reason}`).join("\n");

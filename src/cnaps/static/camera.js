@@ -3,14 +3,16 @@
 import { ask, state, upload } from "./api.js";
 import { $, h, percent, sync, text, toast } from "./dom.js";
 import { placeName } from "./parts.js";
+import { PACE } from "./transport.js";
 
 let stream = null, watching = false, series = null;
 
 export async function openCamera(place = "test") {
   try {
     stream = await navigator.mediaDevices.getUserMedia({ video: { width: 640, height: 480 } });
-  } catch {
-    return toast("No camera can be used here. Is another program using it, or did the browser refuse?", { kind: "bad" });
+  } catch (error) {
+    return toast(error.name === "NotAllowedError" ? "The camera was refused: allow it for this page in the browser, then try again."
+      : "No camera can be used here. Is there one, or is another program using it?", { kind: "bad" });
   }
   $("#video").srcObject = stream;
   sync($("#camera-place"), ["test", ...state.classes.map(({ id }) => id), "pool"], (each) => each,
@@ -40,7 +42,7 @@ async function watch() {
         live(answer.predictions[0]);
       } catch { text($("#live p"), ""); }
     }
-    await new Promise((resolve) => setTimeout(resolve, Math.max(60, 200 - (performance.now() - began))));
+    await new Promise((resolve) => setTimeout(resolve, Math.max(0.3 * PACE, PACE - (performance.now() - began))));
   }
   watching = false;
 }

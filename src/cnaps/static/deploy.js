@@ -11,9 +11,11 @@ const WAYS = {
     lines: () => ["Keep the file where you like: it is small and holds none of your images.",
       ["cnaps predict ", `${name()}.task`, " PHOTOS --report report.html"], "PHOTOS is a folder of images. The same line works on every computer that has cnaps."],
   },
-  page: {
-    file: "onnx", button: "Save the network",
-    lines: () => [`Unpack the zip file and put ${name()}.onnx beside your page.`,
+  page: { // of one's own, where it can be made; or the network for somebody's page
+    get file() { return state.pages ? "page" : "onnx"; },
+    get button() { return state.pages ? "Save the page" : "Save the network"; },
+    lines: () => state.pages ? ["Unpack the zip file on any web space: a folder of plain files, no program runs there.",
+      "Its index.html classifies the camera or files in the visitor’s browser, and nothing is sent anywhere.", ["cnaps web FOLDER"], "tries it on this computer."] : [`Unpack the zip file and put ${name()}.onnx beside your page.`,
       "Load it with onnxruntime-web: pixels of an image go in, a probability for each class comes out.", "classes and the level for “none of these” are in the file’s metadata."],
   },
   board: {

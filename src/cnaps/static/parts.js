@@ -2,6 +2,7 @@
 
 import { move, remove, state } from "./api.js";
 import { $, h, percent, sync, text } from "./dom.js";
+import { source } from "./transport.js";
 
 export const KEYS = "1234567890qwertyuiop";
 
@@ -11,7 +12,7 @@ export const heldOut = (id) => `h${id.slice(1)}`;
 export const classHeld = (place) => `c${place.slice(1)}`;
 export const imagesIn = (place) => state.images.filter((image) => image.place === place);
 export const hue = (id) => `hue-${(Number(id.slice(1)) - 1) % 10} shade-${Math.floor((Number(id.slice(1)) - 1) / 10) % 3}`;
-export const source = (id) => `/api/images/${id}`;
+export { source };
 
 export function placeName(place) {
   if (place.startsWith("h")) return `${classOf(classHeld(place))?.name}, held out`;

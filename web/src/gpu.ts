@@ -1,0 +1,12 @@
+// The runtime on a GPU, a larger file that is fetched only where there is one.
+
+import * as gpu from "onnxruntime-web/webgpu";
+import moduleUrl from "onnxruntime-web/ort-wasm-simd-threaded.asyncify.mjs?url";
+import binaryUrl from "onnxruntime-web/ort-wasm-simd-threaded.asyncify.wasm?packed";
+import { type Runtime, SETTINGS, start } from "./runtime";
+
+export async function startOnGpu(): Promise<Runtime> {
+  const ort = gpu as unknown as Runtime["ort"];
+  await start(ort, moduleUrl, binaryUrl);
+  return { ort, open: (model) => ort.InferenceSession.create(model, { executionProviders: ["webgpu", "wasm"], ...SETTINGS }) };
+}

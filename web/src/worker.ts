@@ -1,0 +1,313 @@
+// Everything that takes time: decoding, learning, predicting. It learns whenever it is given another plan, in two
+// steps as the studio does: statistics under the FiLM there is, then FiLM made anew from all examples.
+
+import { Engine } from "./engine";
+import { InputError } from "./errors";
+import { onnxBytes } from "./export";
+import { choose, leftOutScore, mistakes, project, scored, suspects } from "./insight";
+import { type Look, chooseSize, decode, isJpeg, lookAt, pictureOf, toSquare } from "./pixels";
+import type { Answer, Call, Found, Insight, Plan, Prediction, Status } from "./protocol";
+import { startRuntime } from "./runtime";
+import { FittedTask, compareNames, merge, noneLevel, ranking, readTask, select, statisticsOf, writeTask } from "./task";
+import { joined, sha256 } from "./tensors";
+
+const UNSURE = 0.8; // below this probability the best class is a guess
+const SUGGESTED = 24, THUMBNAIL = 320;
+const CHUNK = 16; // images between two looks for news
+const KEPT = 100_000_000; // bytes of decoded images in memory
+
+let opening: Promise<Engine> | null = null;
+const pixels = new Map<string, Uint8Array>(); // squares as the model reads them
+const files = new Map<string, Blob>();
+const looks = new Map<string, Look>();
+let features = new Map<string, Float64Array>(); // under the FiLM of `base`
+let base: FittedTask | null = null, fitted: FittedTask | null = null, origin = "";
+let insight: Insight = { predictions: {}, review: null, held_out: null, suggestions: [], points: {} };
+let plan: Plan | null = null, behind = false;
+
+class Interrupted extends Error {}
+
+const say = (status: Status) => postMessage({ status });
+const breathe = () => new Promise<void>((resolve) => setTimeout(resolve));
+
+async function engine(): Promise<Engine> {
+  opening ??= open().catch((error) => { opening = null; throw error; });
+  const found = await opening;
+  if (!behind && !fitted) say({ phase: "waiting", text: "", seconds: null }); // somebody only asked about a file
+  return found;
+}
+
+async function open(): Promise<Engine> {
+  const { model, gpu } = JSON.parse(self.name) as { model: string; gpu: boolean }; // the page says it by the worker's name
+  const response = await fetch(model).catch(() => null);
+  if (!response?.ok || !response.body) throw new InputError("the model cannot be fetched: look at the connection and load the page again");
+  const total = Number(response.headers.get("Content-Length")), parts: Uint8Array[] = [];
+  let got = 0;
+  for await (const part of response.body as unknown as AsyncIterable<Uint8Array>) {
+    parts.push(part);
+    got += part.length;
+    say({ phase: "learning", text: `Fetching the model, ${Math.round(got / 1e6)}${total ? ` of ${Math.round(total / 1e6)}` : ""} MB`, seconds: null });
+  }
+  say({ phase: "learning", text: "Starting the model", seconds: null });
+  const file = joined(parts);
+  if (gpu) {
+    try {
+      const found = new Engine(file, await (await import("./gpu")).startOnGpu());
+      if (await found.isExact()) return found;
+    } catch (error) {
+      console.warn("the GPU cannot be used", error);
+    }
+  }
+  return new Engine(file, await startRuntime());
+}
+
+// learning
+
+async function followPlans(): Promise<void> {
+  if (behind) return; // the loop below sees the new plan
+  behind = true;
+  for (let done: Plan | null = null; plan && plan !== done; ) {
+    done = plan;
+    try {
+      await follow(done);
+    } catch (error) {
+      if (!(error instanceof Interrupted)) say({ phase: "error", text: reason(error), seconds: null });
+    }
+  }
+  behind = false;
+  postMessage({ settled: plan?.version });
+}
+
+function reason(error: unknown): string {
+  const words = error instanceof Error ? error.message : String(error);
+  if (error instanceof InputError) return words;
+  if (/memory|allocat|invalid array (buffer )?length|bad_alloc/i.test(words)) return "There is not enough memory for this: close other pages, or take some images out.";
+  return `Something went wrong while learning: ${words}`;
+}
+
+async function follow(now: Plan): Promise<void> {
+  const names = [...new Set([...Object.keys(now.classes), ...Object.keys(now.learned)])].sort(compareNames);
+  const keep = new Set([...Object.values(now.classes).flat(), ...Object.values(now.held).flat(), ...now.test, ...now.pool]);
+  for (const store of [pixels, files, looks, features]) for (const id of store.keys()) if (!keep.has(id)) (store as Map<string, unknown>).delete(id);
+  if (names.length < 2) {
+    fitted = null;
+    tell({ predictions: {}, review: null, held_out: null, suggestions: [], points: {} });
+    say({ phase: "waiting", text: "", seconds: null });
+    return;
+  }
+  const model = await engine();
+  const started = performance.now(), own = Object.keys(now.classes).sort(compareNames), examples = own.flatMap((name) => now.classes[name]);
+  const from = now.task ? `task ${await sha256(now.task)}` : JSON.stringify(own.map((name) => [...now.classes[name]].sort()).sort());
+  const again = from !== origin || !base;
+  if (base && !again) {
+    say({ phase: "learning", text: `Looking at ${examples.length} examples`, seconds: null });
+    await conclude(now, names, true);
+  } else {
+    if (base && !now.task && !origin.startsWith("task ")) {
+      say({ phase: "refining", text: `Looking at ${examples.length} examples`, seconds: null });
+      await conclude({ ...now, pool: now.pool.filter((id) => features.has(id)) }, names, false);
+    } else say({ phase: "learning", text: `Learning from ${examples.length} examples`, seconds: null });
+    const old = base;
+    if (now.task) {
+      const task = await readTask(model, now.task);
+      base = new FittedTask(model, task, await model.network(task.film, task.imageSize));
+      features = new Map();
+    } else {
+      const size = chooseSize(model.about.image_sizes, examples.map((id) => looks.get(id)!));
+      const images = await read(examples, size), labels = own.flatMap((name, k) => now.classes[name].map(() => k));
+      const found = await FittedTask.learn(model, images, labels, own, size, (share) => {
+        say({ phase: "learning", text: `Learning from ${examples.length} examples, ${Math.round(share * 100)}%`, seconds: null });
+      });
+      base = found.fitted;
+      features = new Map(examples.map((id, i) => [id, found.features[i]]));
+    }
+    origin = from;
+    await old?.network.release();
+    await conclude({ ...now, pool: [] }, names, false);
+    await conclude(now, names, true);
+  }
+  say({ phase: "ready", text: `Learned from ${fitted!.task.seen} images, read at ${fitted!.task.imageSize} pixels,`, seconds: (performance.now() - started) / 1000 });
+}
+
+async function conclude(now: Plan, names: string[], thorough: boolean): Promise<void> {
+  const own = Object.keys(now.classes).sort(compareNames), examples = own.flatMap((name) => now.classes[name]);
+  const asked = [...now.test, ...now.pool], labels = own.flatMap((name, k) => now.classes[name].map(() => k));
+  const rows = await embed([...asked, ...examples], now);
+  const questions = rows.slice(0, asked.length), answers = rows.slice(asked.length), { head } = base!.engine;
+  const judged = !now.task; // what an imported task has seen is not here to be judged
+  let statistics = statisticsOf(answers, labels, own.length);
+  if (!judged) {
+    const order = Object.keys(now.learned), places = Object.values(now.learned);
+    let earlier = select(base!.task.statistics, places);
+    if (own.length) {
+      order.push(...own.filter((name) => !(name in now.learned)));
+      earlier = merge(earlier, statistics, own.map((name) => order.indexOf(name)), order.length);
+    }
+    statistics = select(earlier, names.map((name) => order.indexOf(name)));
+  }
+  const threshold = judged ? noneLevel(answers, labels, head.emphasis) : null;
+  const made = base!.with({ names, statistics, seen: labels.length + (judged ? 0 : base!.task.seen), threshold });
+  const probabilities = questions.map((row) => made.probabilities(row));
+  const keys = names.map((name) => now.keys[name]);
+  fitted = made;
+  const suggested = now.pool.length ? choose(probabilities.slice(now.test.length), questions.slice(now.test.length), SUGGESTED) : [];
+  const points = rows.length ? project(rows) : [];
+  tell({
+    predictions: Object.fromEntries(asked.map((id, i) => [id, prediction(probabilities[i], keys, threshold !== null && made.novelty(questions[i]) > threshold)])),
+    review: judged ? insight.review : null,
+    held_out: Object.keys(now.held).length ? insight.held_out : null,
+    suggestions: suggested.map((i) => now.pool[i]),
+    points: Object.fromEntries([...asked, ...examples].map((id, i) => [id, points[i]])),
+  });
+  if (thorough) await test(made, now, keys);
+  if (judged && thorough) {
+    const fit = await made.leftOut(answers, labels, async () => { await breathe(); check(now); });
+    const worst = (await doubted(made, fit, answers, labels, now)).map(([i, k]) => ({ id: examples[i], better: keys[k], fit: fit[i][labels[i]], better_fit: fit[i][k] }));
+    tell({ ...insight, review: { ...leftOutScore(fit, labels), suspects: worst, ...mistakes(fit, labels, examples, keys) } });
+  }
+}
+
+const CORRECTED = 8, FEW = 500; // labels that are corrected in thought, of examples at most
+
+// Labels that look wrong, without those that another wrong one makes look so: the worst is corrected and the others are
+// judged again, a few times; of large sets a wrong one spoils little.
+async function doubted(task: FittedTask, fit: Float64Array[], rows: Float64Array[], labels: number[], now: Plan): Promise<[number, number][]> {
+  const found: [number, number][] = [], corrected = [...labels];
+  const left = () => suspects(fit, corrected).filter(([i]) => !found.some(([j]) => j === i));
+  for (let round = 0; round < (labels.length <= FEW ? CORRECTED : 0); round++) {
+    const [worst] = left();
+    if (!worst || corrected.filter((k) => k === corrected[worst[0]]).length < 3) break;
+    found.push(worst);
+    corrected[worst[0]] = worst[1];
+    fit = await task.leftOut(rows, corrected, async () => { await breathe(); check(now); });
+  }
+  return [...found, ...left()];
+}
+
+// How the images are answered that are held out of each class that is known by now.
+async function test(task: FittedTask, now: Plan, keys: string[]): Promise<void> {
+  const places = Object.keys(now.held).filter((name) => task.task.names.includes(name)), images = places.flatMap((name) => now.held[name]);
+  if (!images.length) return;
+  const labels = places.flatMap((name) => now.held[name].map(() => task.task.names.indexOf(name)));
+  const answers = (await embed(images, now)).map((row) => task.probabilities(row));
+  tell({ ...insight, held_out: { ...scored(answers, labels), ...mistakes(answers, labels, images, keys) } });
+}
+
+function tell(found: Insight): void {
+  insight = found;
+  postMessage({ insight });
+}
+
+function prediction(row: Float64Array, keys: string[], stranger: boolean): Prediction {
+  const order = ranking(row).slice(0, 4);
+  return {
+    top: order.map((k) => [keys[k], Math.min(Math.max(row[k], 1e-4), 1 - 1e-4)]), // nothing is ever shown as certain
+    doubt: stranger ? "none" : row[order[0]] < UNSURE ? "unsure" : "",
+  };
+}
+
+// Features under the present FiLM. An interruption keeps what was computed.
+async function embed(ids: string[], now: Plan): Promise<Float64Array[]> {
+  const missing = ids.filter((id) => !features.has(id));
+  for (let i = 0; i < missing.length; i += CHUNK) {
+    const part = missing.slice(i, i + CHUNK), rows = await base!.network.run(await read(part, base!.task.imageSize));
+    part.forEach((id, j) => features.set(id, rows[j]));
+    await breathe();
+    check(now);
+  }
+  return ids.map((id) => features.get(id)!);
+}
+
+function check(now: Plan): void {
+  if (plan?.version !== now.version) throw new Interrupted();
+}
+
+async function read(ids: string[], size: number): Promise<Uint8Array[]> {
+  const found: Uint8Array[] = [];
+  for (const id of ids) {
+    const known = pixels.get(id), made = known?.length === size * size * 3 ? known : await square(files.get(id)!, size);
+    if (known || pixels.size * made.length < KEPT) pixels.set(id, made);
+    found.push(made);
+  }
+  return found;
+}
+
+async function square(file: Blob, size: number): Promise<Uint8Array> {
+  const bitmap = await decode(file), made = toSquare(pictureOf(bitmap), size, await isJpeg(file));
+  bitmap.close();
+  return made;
+}
+
+// what the page asks for
+
+const calls: { [kind in Call["kind"]]: (call: Extract<Call, { kind: kind }>) => Promise<unknown> } = {
+  // a file is an image, or is refused; its small picture
+  async look({ file }) {
+    const bitmap = await decode(file), scale = Math.min(1, THUMBNAIL / Math.max(bitmap.width, bitmap.height));
+    const look = lookAt(pictureOf(bitmap), await isJpeg(file));
+    const canvas = new OffscreenCanvas(Math.max(1, Math.round(bitmap.width * scale)), Math.max(1, Math.round(bitmap.height * scale)));
+    const context = canvas.getContext("2d")!;
+    context.fillStyle = "white";
+    context.fillRect(0, 0, canvas.width, canvas.height);
+    context.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
+    bitmap.close();
+    return { look, small: await canvas.convertToBlob({ type: scale < 1 ? "image/jpeg" : "image/png", quality: 0.88 }) };
+  },
+  async keep({ id, file, look }) {
+    files.set(id, file);
+    looks.set(id, look);
+  },
+  async follow({ plan: next }) {
+    plan = next;
+    void followPlans();
+  },
+  async classify({ files: asked }) {
+    const now = learned(), found: (Found | { error: string })[] = [], good: number[] = [], squares: Uint8Array[] = [];
+    for (const [i, file] of asked.entries()) {
+      try {
+        squares.push(await square(file, now.task.imageSize));
+        good.push(i);
+      } catch (error) {
+        found[i] = { error: reason(error) };
+      }
+    }
+    (await now.network.run(squares)).forEach((row, j) => { found[good[j]] = answer(now, row); });
+    return found;
+  },
+  async checkTask({ bytes }) {
+    const { names, statistics } = await readTask(await engine(), bytes);
+    return names.map((name, i) => [String(name), i, Math.round(statistics.counts[i])]);
+  },
+  async task() { return writeTask((await engine()), learned().task); },
+  async onnx() { return onnxBytes(learned(), { task: base64(await writeTask(await engine(), learned().task)) }); },
+  async ask({ ids }) {
+    const now = learned();
+    return (await embed(ids, plan!)).map((row) => answer(now, row));
+  },
+};
+
+function answer(task: FittedTask, row: Float64Array): Found {
+  const found = task.probabilities(row), novelty = task.novelty(row);
+  return { ranking: ranking(found).map((k) => [String(task.task.names[k]), found[k]]), novelty, stranger: task.task.threshold !== null && novelty > task.task.threshold };
+}
+
+function learned(): FittedTask {
+  if (!fitted) throw new InputError("there is nothing learned yet: give examples of at least two classes");
+  return fitted;
+}
+
+function base64(bytes: Uint8Array): string {
+  let text = "";
+  for (let i = 0; i < bytes.length; i += 8192) text += String.fromCharCode(...bytes.subarray(i, i + 8192));
+  return btoa(text);
+}
+
+addEventListener("message", async ({ data }: MessageEvent<{ number: number; call: Call }>) => {
+  const answer: Answer = { number: data.number };
+  try {
+    answer.value = await (calls[data.call.kind] as (call: Call) => Promise<unknown>)(data.call);
+  } catch (error) {
+    answer.error = error instanceof Interrupted ? "the project changed meanwhile: try again" : reason(error);
+  }
+  postMessage(answer);
+});
