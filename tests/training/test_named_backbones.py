@@ -49,7 +49,7 @@ def test_the_command_trains_around_a_network_by_name(
     file = tmp_path / "config.json"
     settings["model"] = {"head": "cosine", "embedding_size": 0, "backbone": "to be given"}
     file.write_text(json.dumps(settings | {"init": {}}))
-    run = cnaps("train", file, "--out", tmp_path / "run", "--set", f"model.backbone=transformers:{folder}")
+    run = cnaps("train", file, "--out", tmp_path / "run", "--backbone", f"transformers:{folder}")
     assert run.returncode == 0, run.stderr
     assert "Loading weights" not in run.stderr
     missing = cnaps("train", file, "--out", tmp_path / "other", "--set", "model.backbone=transformers:./nothing")
