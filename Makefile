@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup wheel demo test test-slow torture package-test oldest lint format bench docs web collections overlaps default-model evaluate comparison comparison-steps ladder joint adapters active grid full-size reviewer reviewer-status continual shots speed paper paper-collections results clean
+.PHONY: setup wheel demo test test-slow coverage torture package-test oldest lint format bench docs web collections overlaps default-model evaluate comparison comparison-steps ladder joint adapters active grid full-size reviewer reviewer-status continual shots speed paper paper-collections results clean
 
 setup: $(READY)
 
@@ -35,6 +35,13 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/pytest -m slow
+
+# Lines of each package that the ordinary tests run, then those of the runtime in detail; fails below the share in pyproject.toml.
+coverage: $(READY)
+	CNAPS_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -m 'not slow' -n 2 --cov --cov-report= --cov-fail-under=0
+	@for part in src/cnaps/*/__init__.py; do name=$$(basename $$(dirname $$part)); \
+	  echo "$$name $$($(BIN)/coverage report --include="*/cnaps/$$name/*" --format=total --fail-under=0)%"; done
+	$(BIN)/coverage report
 
 # Faults of every kind, for some minutes; writes docs/reliability.md.
 torture: $(READY)
@@ -120,10 +127,11 @@ default-model: collections
 	$(BIN)/python tools/interpolate.py runs/cnaps-lite0-96 runs/sizes-1/last 0.4 runs/between --large 0.5 --last 1.6
 	mkdir -p out/features
 	$(FEATURES) out/features/auto.pt --model runs/between $(VALID_FEATURES) \
-	  $(patsubst %,collections/%:valid,$(VALID_DOMAINS) omniglot quickdraw tiny_imagenet)
+	  $(patsubst %,collections/%:valid,$(VALID_DOMAINS) plate-characters omniglot quickdraw tiny_imagenet)
 	$(FEATURES) out/features/coarse.pt --model runs/between $(VALID_FEATURES) --coarse 32 --size 128 \
 	  collections/tiny_imagenet:valid
 	$(PYTHON_ONE) tools/compare_novelty.py out/features/auto.pt runs/between
+	$(PYTHON_ONE) tools/compare_temperatures.py out/features/auto.pt,out/features/coarse.pt runs/between
 	$(PYTHON_ONE) tools/calibrate_features.py runs/between out/features/auto.pt,out/features/coarse.pt
 	$(BIN)/cnaps ship runs/between src/cnaps/models/cnaps-lite0
 
@@ -327,4 +335,4 @@ results: $(READY)
 	$(BIN)/python tools/results.py
 
 clean:
-	rm -rf web/node_modules web/public/model.safetensors web/public/licences.txt $(VENV) $(LIGHT) $(OLDEST) build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf web/node_modules web/public/model.safetensors web/public/licences.txt $(VENV) $(LIGHT) $(OLDEST) build dist *.egg-info src/*.egg-info .coverage .pytest_cache .mypy_cache .ruff_cache

@@ -9,17 +9,17 @@ import torch
 
 from benchmarks.classify import photograph
 from benchmarks.model import best
+from cnaps import load_model
 from cnaps.maths.left_out import left_out_logits
 from cnaps.maths.statistics import ClassStatistics
 from cnaps.paper.experiments.active import Deal, Plan, acquire, adaptive
 from cnaps.paper.learners.cnaps import TrainedLearner
-from cnaps.runtime.engine import open_engine
 
 WAYS, POOL, TARGETS = 10, 400, 50
 
 
 def main() -> None:
-    model = open_engine("cnaps-lite0", "cpu")
+    model = load_model()
     size = model.image_size
     total = WAYS + TARGETS + POOL
     pixels = torch.from_numpy(np.stack([np.asarray(photograph(i, size, size)) for i in range(total)]))
@@ -44,7 +44,7 @@ def main() -> None:
             f"30 iterations on {POOL} images, {strategy} / embedding them once: {whole / once:.2f} "
             f"(aim: below 4; without embedding {alone / once:.2f})"
         )
-    some, their = features[:200], labels[:200]
+    some, their, head = features[:200], labels[:200], model.head.numpy
 
     @torch.no_grad()
     def refit(i: int) -> None:
@@ -52,6 +52,6 @@ def main() -> None:
         statistics = ClassStatistics.of(some[rest], their[rest], WAYS, scatter=model.head.needs_scatter)
         model.head.classifier(statistics)(some[i : i + 1])
 
-    closed = best(lambda: left_out_logits(model.head, some, their))
+    closed = best(lambda: left_out_logits(head, some.numpy(), their.numpy()))
     every = best(lambda: [refit(i) for i in range(0, 200, 20)]) * 20
     print(f"judging {len(some)} examples by refitting / in closed form: {every / closed:.0f}")

@@ -162,17 +162,20 @@ def measure(method: str, backbone: str, tasks: list[Draw]) -> list[Result]:
     from cnaps.nn.devices import configure_threads
 
     configure_threads()
-    kinds = {"logreg": LogisticRegressionOnFeatures, "head": HeadOnFeatures}
-    learner = Installed() if method == "cnaps" else kinds[method](backbone)
+    learner: Installed | LogisticRegressionOnFeatures | HeadOnFeatures
+    if method == "cnaps":
+        learner = Installed()
+    else:
+        learner = LogisticRegressionOnFeatures(backbone) if method == "logreg" else HeadOnFeatures(backbone)
     learner.fit(tasks[0].examples, tasks[0].labels)  # the first use of a network is slower than all others
     results = []
     for folder in dict.fromkeys(task.folder for task in tasks):
-        rows = []
+        rows: list[tuple[float, float, float]] = []
         for task in (task for task in tasks if task.folder == folder):
             begin = time.perf_counter()
             learner.fit(task.examples, task.labels)
             learned = time.perf_counter()
-            right = np.mean(np.array(learner.predict(task.targets)) == np.array(task.wanted))
+            right = float(np.mean(np.array(learner.predict(task.targets)) == np.array(task.wanted)))
             asked = (time.perf_counter() - learned) / len(task.targets)
             rows.append((100 * right, learned - begin, 1000 * asked))
         accuracy, learn, predict = np.mean(rows, axis=0)

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,7 @@ def main() -> None:
 def _installed(folder: Path) -> None:
     """Wheels fetched, bytes on disk and times from start to exit, in an environment of its own."""
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
-    pip = [folder / "venv/bin/python", "-m", "pip", "-qq", "--disable-pip-version-check"]
+    pip: list[str | Path] = [folder / "venv/bin/python", "-m", "pip", "-qq", "--disable-pip-version-check"]
     empty = _size(folder / "venv")
     subprocess.run([*pip, "wheel", "-c", ROOT / "constraints.txt", "-w", folder / "wheels", ROOT], check=True)
     wheels = list((folder / "wheels").glob("*.whl"))
@@ -55,9 +56,7 @@ def _installed(folder: Path) -> None:
         ("cnaps --help", [cnaps, "--help"]),
         ("cnaps classify, 25 examples, 100 photographs", [cnaps, "classify", "examples", "images"]),
     ):
-        seconds = best(
-            lambda command=command: subprocess.run(command, cwd=folder, capture_output=True, check=True)
-        )
+        seconds = best(partial(subprocess.run, command, cwd=folder, capture_output=True, check=True))
         print(f"{title}: {seconds:.2f} s")
 
 

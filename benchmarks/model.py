@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from cnaps import CNAPs, ModelConfig
 from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.adapted import default_chunk
+from cnaps.nn.film import Film
 from cnaps.nn.heads import MahalanobisHead
 from cnaps.parallel import cpu_count
 from cnaps.runtime.engine import open_engine
@@ -50,7 +51,7 @@ def task(size: int, count: int, ways: int = 10) -> tuple[Tensor, Tensor]:
 class Separate(nn.Module):
     """FiLM as an operation of its own behind a batch norm: what folding saves."""
 
-    def __init__(self, norm: nn.BatchNorm2d, gamma: Tensor, beta: Tensor) -> None:
+    def __init__(self, norm: nn.Module, gamma: Tensor, beta: Tensor) -> None:
         super().__init__()
         self.norm, self.gamma, self.beta = norm, gamma.view(1, -1, 1, 1), beta.view(1, -1, 1, 1)
 
@@ -58,15 +59,20 @@ class Separate(nn.Module):
         return self.norm(x) * self.gamma + self.beta
 
 
-def separate_network(model: CNAPs, film: object) -> nn.Module:
+def separate_network(model: CNAPs, film: Film) -> nn.Module:
     import copy
 
     backbone = copy.deepcopy(model.backbone)
-    for stage, sites, values in zip(backbone.stages, backbone.sites, film.stages, strict=True):  # type: ignore[attr-defined]
+    for stage, sites, values in zip(backbone.stages, backbone.sites, film.stages, strict=True):
         for name, (gamma, beta) in zip(sites, values, strict=True):
             parent, _, child = name.rpartition(".")
             setattr(stage.get_submodule(parent), child, Separate(stage.get_submodule(name), gamma, beta))
     return backbone
+
+
+def run_parts(network: nn.Module, parts: Sequence[Tensor]) -> None:
+    for part in parts:
+        network(part)
 
 
 @torch.no_grad()
@@ -96,7 +102,8 @@ def folding() -> None:
         adapted = model.adapt(images, labels)
         separate = separate_network(model, adapted.film)
         fast = best(partial(adapted.logits, images))
-        slow = best(lambda net=separate, x=images: [net(part) for part in x.split(default_chunk(x.device))])
+        parts = images.split(default_chunk(images.device))
+        slow = best(partial(run_parts, separate, parts))
         print(f"separate norm and FiLM / folded, {name}: {slow / fast:.2f} (aim: at least 1.3)")
         pixels = images.mul(50).add(128).clamp(0, 255).byte().contiguous().numpy()
         fitted = FittedTask.learn(open_engine(model), Examples(pixels, labels.tolist()))

@@ -6,21 +6,22 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from benchmarks.classify import photograph
 from cnaps.data.collection import find_collections
 from cnaps.runtime.engine import open_engine
+from cnaps.runtime.novelty import STRANGE
 from cnaps.runtime.task import Examples, FittedTask
 from cnaps.serving.decoding import Decoder
-from cnaps.studio.engine import STRANGE, UNSURE, Engine, stranger_level
-from cnaps.studio.store import Project
+from cnaps.studio.engine import UNSURE, Learner
+from cnaps.studio.store import Plan, Project
 from cnaps.weights import DEFAULT_MODEL
 
 WAYS, SHOTS, TESTED = 10, 10, 10
@@ -34,28 +35,20 @@ def jpeg(seed: int) -> bytes:
     return buffer.getvalue()
 
 
-class Watched(Engine):
+class Watched(Learner):
     """Notes when predictions were first there."""
 
     answered = 0.0
 
-    def _conclude(self, *arguments: object, **options: object) -> None:
-        super()._conclude(*arguments, **options)  # type: ignore[arg-type]
+    def _conclude(self, plan: Plan, *, thorough: bool) -> None:
+        super()._conclude(plan, thorough=thorough)
         self.answered = self.answered or time.thread_time()
 
 
 def following() -> None:
+    os.environ["CNAPS_THREADS"] = "1"  # seconds of one core, which other work on the machine does not change
     model = open_engine(DEFAULT_MODEL, "cpu")
-    pixels = torch.randint(0, 256, (WAYS * SHOTS, 3, model.image_size, model.image_size), dtype=torch.uint8)
-    torch.set_num_threads(1)  # seconds of one core, which other work on the machine does not change
-    frozen = []
-    for _ in range(3):
-        begin = time.thread_time()
-        with torch.no_grad():
-            for part in model.preprocess(pixels).split(32):
-                model.backbone(part)
-        frozen.append(time.thread_time() - begin)
-    plain = min(frozen)
+    frozen, seconds = model.frozen(), []
     with tempfile.TemporaryDirectory() as folder:
         decoder = Decoder(model.image_size, workers=1)
         project = Project(Path(folder) / "project", decoder)
@@ -64,9 +57,15 @@ def following() -> None:
             project.add([(f"{i}.jpg", jpeg(i))], keys[i % WAYS])
         project.add([(f"{i}.jpg", jpeg(1_000 + i)) for i in range(TESTED)], "test")
         moved = next(iter(project.images))
-        engine = Watched(project, model, "")
+        engine = Watched(project, model)
         engine._changed.clear()
         engine._follow()
+        pixels = np.random.default_rng(0).integers(0, 256, (WAYS * SHOTS, 3, engine.size, engine.size), np.uint8)
+        for _ in range(3):
+            begin = time.thread_time()
+            frozen(pixels)
+            seconds.append(time.thread_time() - begin)
+        plain = min(seconds)
         first, whole = [], []
         for k in range(1, 6):
             project.move([moved], keys[k])
@@ -83,7 +82,6 @@ def following() -> None:
     print(f"seconds of one core: {min(first):.2f} and {min(whole):.2f} (aim: below 1), frozen forward {plain:.2f}")
 
 
-@torch.no_grad()
 def doubts(folder: str) -> None:
     """How often the marks "not sure" and "none of these?" are right on validation classes, by threshold.
 
@@ -100,16 +98,17 @@ def doubts(folder: str) -> None:
             rows = [rng.permutation(collection.rows(k))[: shots + 4] for k in chosen]
             shots = min(shots, min(map(len, rows)) - 1)
             names = [k for k in range(ways) for _ in range(shots)]
-            examples = Examples(collection.read(np.concatenate([r[:shots] for r in rows[:ways]])), list(names))
-            fitted = FittedTask.learn(open_engine(model), examples)
-            shown = fitted.features(collection.read(np.concatenate([r[shots:] for r in rows])))
+            learned, others = [k for r in rows[:ways] for k in r[:shots]], [k for r in rows for k in r[shots:]]
+            examples = Examples(collection.read(learned).numpy(), list(names))
+            fitted = FittedTask.learn(model, examples)
+            shown = fitted.features(collection.read(others).numpy())
             label = np.concatenate([[k] * len(r[shots:]) for k, r in enumerate(rows)])
             probabilities, novelty = fitted.probabilities(shown), fitted.novelty(shown)
             member = label < ways
             sure.append(probabilities[member].max(1))
             right.append(probabilities[member].argmax(1) == label[member])
             features = fitted.features(examples.pixels)
-            levels = [stranger_level(fitted, features, torch.tensor(names), share) for share in SHARES]
+            levels = [fitted.none_level(features, np.array(names), share) for share in SHARES]
             marked.append([((novelty > v)[member].mean(), (novelty > v)[~member].mean()) for v in levels])
         print(f"{collection.name}: {np.concatenate(right[-TASKS:]).mean():.1%} right", flush=True)
     p, correct = np.concatenate(sure), np.concatenate(right)

@@ -84,7 +84,11 @@ class PlainProcedure:
 
     def __init__(self, job: EpisodicJob) -> None:
         self.job = job
-        self.model: CNAPs = copy.deepcopy(job.model).to(memory_format=torch.contiguous_format)
+        model = copy.deepcopy(job.model)
+        assert isinstance(model, CNAPs)
+        for value in model.parameters():
+            value.data = value.data.contiguous()
+        self.model = model
         self.model.train()
         self.optimiser = torch.optim.Adam(self.model.phi_parameters(), lr=5e-4)
 
@@ -106,7 +110,9 @@ class PlainProcedure:
         assert encoder is not None
         maps = context
         for conv, norm in zip(encoder.convs, encoder.norms, strict=True):
-            maps = F.batch_norm(conv(maps), None, None, norm.weight, norm.bias, training=True)
+            maps = F.batch_norm(
+                conv(maps), None, None, norm.get_parameter("weight"), norm.get_parameter("bias"), training=True
+            )
             maps = F.max_pool2d(F.relu(maps), 2)
         embedding = MapMean()(maps).mean(0)
         film: list[Any] = []

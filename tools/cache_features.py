@@ -70,12 +70,10 @@ class Network:
     """A model's network, stage by stage, with pooled outputs; FiLM may be other than the task's own."""
 
     def __init__(
-        self, name: str, *, shared: float = 1.0, around: list | None = None, distance: float = 1.0
+        self, name: str, *, shared: float | None = None, around: list | None = None, distance: float = 1.0
     ) -> None:
         self.model = load_model(name)
-        self.around, self.distance = around, distance
-        if shared != 1:
-            self.model.shared.scale(shared)
+        self.around, self.distance, self.shared = around, distance, shared
 
     @torch.no_grad()
     def run(self, images: Tensor, labels: Tensor, context: int, film: str | list) -> tuple[Tensor, list, Tensor]:
@@ -84,20 +82,22 @@ class Network:
         pixels = model.preprocess(images).contiguous(memory_format=torch.channels_last)
         z = model._task_embedding(pixels[:context], CHUNK)
         members = members_of(labels[:context], int(labels.max()) + 1, z)
+        share = model.shared_share(images.shape[-1]) if self.shared is None else self.shared
         stem, films, means = model._stem(), [], []
         parts = [stem(p) for p in pixels.split(CHUNK)]
         for i in range(len(b.stages)):
             if film == "frozen":
                 module = fold(b.stages[i], b.stage_units[i], fuse=True)
             elif film == "identity":
-                module = model._stage(i, None)
+                module = model._stage(i, None, share)
             else:
                 before = torch.cat([b.pools[i](p) for p in parts])[:context]
+                assert model.adaptation is not None
                 own = film[i] if isinstance(film, list) else model.adaptation.stage_film(i, z, before, members)
                 if self.distance != 1:
                     own = self._further(i, own)
                 films.append([(g.half(), b.half()) for g, b in own])
-                module = model._stage(i, tuple(own))
+                module = model._stage(i, tuple(own), share)
             parts = [module(p) for p in parts]
             means.append(torch.cat([b.pools[i + 1](p) for p in parts]))
         return torch.cat(means, 1), films, z
@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=12)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--film", default="own")
-    parser.add_argument("--shared", type=float, default=1.0, help="the shared terms times this")
+    parser.add_argument("--shared", type=float, help="the share of shared terms, if not by size")
     parser.add_argument("--distance", type=float, default=1.0, help="FiLM's distance from --around times this")
     parser.add_argument("--around", help="a file of tools/mean_film.py; identity unless given")
     parser.add_argument("--aspect", default="squeeze")

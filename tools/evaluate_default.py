@@ -14,6 +14,7 @@ import os
 import time
 from collections import Counter
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -137,6 +138,10 @@ def read(folder: Path) -> list[Score]:
     return list(found.values())
 
 
+def accuracy(scores: Scores, name: str, who: str) -> float:
+    return float(np.mean(scores.column(who, name).accuracy))
+
+
 def report(o: argparse.Namespace) -> None:
     """Every number as JSON, and the tables."""
     found = [s for s in read(o.out) if not o.sets or s.collection in o.sets.split(",")]
@@ -146,9 +151,8 @@ def report(o: argparse.Namespace) -> None:
     probes = sorted(who for who in scores.columns if who.startswith("probe-"))
     columns = dict(scores.columns.items())
     if probes:
-        mean = lambda who, name: float(np.mean(scores.column(who, name).accuracy))  # noqa: E731
         columns[BEST] = {
-            name: scores.column(max(probes, key=lambda who, name=name: mean(who, name)), name)
+            name: scores.column(max(probes, key=partial(accuracy, scores, name)), name)
             for name in scores.collections
         }
     order = [who for who in ("cnaps", BEST, "own", *columns) if who in columns]
@@ -188,10 +192,11 @@ def card(scores: Scores, probes: list[str], unseen: list[str]) -> list[str]:
     for row, some in table_rows(scores.collections, unseen):
         if row == "average":
             continue
-        who = max(probes, key=lambda each, some=some: np.mean(scores.column(each, some[0]).accuracy))
+        who = max(probes, key=partial(accuracy, scores, some[0]))
+        difference = scores.difference("cnaps", BEST, some)
         cells = [
             *[str(scores.accuracy(each, some)) for each in ("cnaps", BEST)],
-            scores.difference("cnaps", BEST, some).signed,
+            difference.signed if difference else "",
             who.removeprefix("probe-").replace("-", ", ") if len(some) == 1 else "",
             str(sum(len(scores.tasks("cnaps", name)) for name in some)),
             *[f"{scores.calibration_error(each, some):.3f}" for each in ("cnaps", BEST)],

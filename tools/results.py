@@ -119,7 +119,8 @@ class Result:
         if kind == "accuracy":
             found = scores.accuracy(first, sets)
         else:
-            found = scores.difference(*(part.strip() for part in first.split(" - ")), sets)
+            learner, other = (part.strip() for part in first.split(" - "))
+            found = scores.difference(learner, other, sets)
         assert found is not None, f"{self.name}: nothing is known of {asked}"
         return str(found) if kind == "accuracy" else found.signed.lstrip("+-" if kind == "by" else "")
 

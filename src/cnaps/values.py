@@ -67,14 +67,14 @@ def table(value: Any, what: str) -> dict[str, Any]:
 
 
 def class_names(value: Any) -> list[str] | list[int]:
-    """Class names in order, none twice: all text, or all whole numbers."""
+    """Class names in order, none twice: all text, all whole numbers, or false and true."""
     names = items(value, "the list of classes")
     if not names:
         raise ValueError("there are no classes")
     if all(isinstance(each, str) for each in names):
         for each in names:
             name(each, "a class")
-    else:
+    elif not all(isinstance(each, bool) for each in names):
         for each in names:
             count(each, "a class", -(2**63), 2**63 - 1)
     if names != sorted(set(names)):

@@ -19,7 +19,7 @@ from cnaps.paper.learners import FeatureLearner, create_learner, find_learner, l
 from cnaps.paper.learners.prototypes import TrainedProtoNet
 from cnaps.runtime.suggest import STRATEGIES
 
-from ..conftest import SMALL_BACKBONE
+from ..models import SMALL_BACKBONE
 from .conftest import Digits
 
 PLAN = Plan(("entropy", "diverse"), iterations=3, images=2, start=2, pool=60, targets=8)
@@ -56,7 +56,7 @@ def test_a_panel_is_an_alphabet_of_the_split(collection: Collection) -> None:
 def test_every_image_is_dealt_once_and_the_same_seed_deals_the_same(collection: Collection) -> None:
     deal = Deal.of(collection, [0, 2, 4, 6], PLAN, seed=1)
     assert len(set(deal.rows.tolist())) == len(deal.rows)
-    np.testing.assert_array_equal(collection.class_of(deal.rows), np.array([0, 2, 4, 6])[deal.labels])
+    np.testing.assert_array_equal(collection.class_of(deal.rows.tolist()), np.array([0, 2, 4, 6])[deal.labels])
     for part, each in ((deal.start, 2), (deal.targets, 8), (deal.pool, 15)):
         assert torch.bincount(deal.labels[part]).tolist() == [each] * 4
     np.testing.assert_array_equal(deal.rows, Deal.of(collection, [0, 2, 4, 6], PLAN, seed=1).rows)
@@ -168,7 +168,7 @@ def test_calibration_error_is_the_gap_between_confidence_and_hits() -> None:
 def test_trust_is_measured_task_by_task_and_told_from_the_data_alone(
     collection: Collection, model: CNAPs, tmp_path: Path
 ) -> None:
-    model.notes["calibration"] = [0.5, 0.0, 0.0]
+    model.notes["calibration"] = [3.0, 0.0, 0.0]  # more than a task takes back
     model.save(tmp_path / "model")
     command = ("trust", collection.path, "--out", tmp_path / "out", "--model", tmp_path / "model",
                "--max-context", 60, "--max-ways", 4, "--split", "all")  # fmt: skip

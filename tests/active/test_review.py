@@ -37,7 +37,7 @@ def test_leaving_one_out_is_the_same_as_fitting_without_it(name: str, counts: li
     head = create_head(name, [8, 12]).double()
     with torch.no_grad():
         for parameter in head.parameters():  # so that groups differ in weight, temperature and centring
-            parameter += 0.1 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
     labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
     labels = labels[torch.randperm(len(labels), generator=generator)]
     features = torch.randn(len(counts), 20, generator=generator)[labels]
@@ -112,7 +112,7 @@ def test_most_of_the_flipped_labels_of_real_images_come_first(context: Digits) -
     images, labels = context
     wrong = labels.copy()
     wrong[[3, 14, 26]] = [4, 0, 1]
-    judgements = FewShotClassifier().fit(images, wrong).review()
+    judgements = FewShotClassifier().fit(images, wrong).review(images, wrong)
     assert sorted(each.index for each in judgements) == list(range(30))
     first = judgements[:3]
     assert len({each.index for each in first} & {3, 14, 26}) >= 2
@@ -126,7 +126,8 @@ def test_most_of_the_flipped_labels_of_real_images_come_first(context: Digits) -
 
 def test_what_was_learned_later_is_reviewed_and_what_was_forgotten_is_not(context: Digits) -> None:
     images, labels = context
-    classifier = FewShotClassifier().fit(images[:12], labels[:12]).partial_fit(images[12:], labels[12:])
+    keeping = FewShotClassifier(keep_examples=True)
+    classifier = keeping.fit(images[:12], labels[:12]).partial_fit(images[12:], labels[12:])
     assert sorted(each.index for each in classifier.review()) == list(range(30))
     assert {each.label for each in classifier.forget([0, 1]).review()} == {2, 3, 4}
 

@@ -6,17 +6,17 @@ import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from sklearn.datasets import load_digits
-from torch import nn
 
 from cnaps import CNAPs, FewShotClassifier, ModelConfig
 
-from ..conftest import SMALL_BACKBONE
+from ..models import SMALL_BACKBONE, random_film
 
 Digits = tuple[np.ndarray, np.ndarray]
 SMALL = ModelConfig(backbone=SMALL_BACKBONE, head="cosine", set_encoder_norm="none", image_size=32)
@@ -26,11 +26,10 @@ SMALL = ModelConfig(backbone=SMALL_BACKBONE, head="cosine", set_encoder_norm="no
 def make_small() -> Callable[..., CNAPs]:
     """A small model with random weights and FiLM that is far from the identity, so that it shows."""
 
-    def make(seed: int = 0, **changes: object) -> CNAPs:
+    def make(seed: int = 0, **changes: Any) -> CNAPs:
         torch.manual_seed(seed)
         model = CNAPs(ModelConfig(**{**SMALL.__dict__, **changes}))
-        for generator in model.adaptation.generators:
-            nn.init.normal_(generator.regulariser, 0, 0.3)
+        random_film(model)
         return model
 
     return make

@@ -234,7 +234,7 @@ def test_unreadable_images_are_skipped_where_that_is_asked_for(small, context, t
     images, labels = context
     (tmp_path / "broken.jpg").write_bytes(b"not an image")
     broken = tmp_path / "broken.jpg"
-    tolerant = FewShotClassifier(small, skip_unreadable=True)
+    tolerant = FewShotClassifier(small, on_error="skip")
     with pytest.warns(UserWarning, match=r"image 0 is left out: .*broken\.jpg"):
         tolerant.fit([broken, *images], [3, *labels])
     with pytest.warns(UserWarning, match="image 1 is left out"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ def test_a_stream_reads_only_a_little_ahead():
     batches = stream(endless(), 8, batch_size=16)
     for _ in range(20):
         where, pixels = next(batches)
+    assert isinstance(batches, Generator)
     batches.close()
     assert where == list(range(304, 320))
     assert pixels[:, 0, 0, 0].tolist() == [(i + 1) % 256 for i in where]

@@ -13,7 +13,7 @@ from cnaps.runtime.taskfile import read_task, write_task
 
 @pytest.fixture(scope="module")
 def learned(small, context):
-    return FittedTask.learn(open_engine(small), Examples.read(*context, small.image_size))
+    return FittedTask.learn(open_engine(small), Examples.read(context[0], context[1], small.image_size))
 
 
 def test_the_level_is_the_novelty_of_examples_left_out_of_their_class():
@@ -36,7 +36,7 @@ def test_with_too_few_examples_there_is_no_level():
 
 
 def test_the_level_is_learned_with_the_task_and_mirror_images_do_not_count(small, learned, context):
-    examples = Examples.read(*context, small.image_size)
+    examples = Examples.read(context[0], context[1], small.image_size)
     labels = np.array([learned.names.index(name) for name in examples.names])
     again = learned.none_level(learned.features(examples.pixels), labels)
     assert learned.threshold == pytest.approx(again, abs=1e-4)

@@ -15,17 +15,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
 
 from cnaps import CNAPs, ModelConfig, load_model
 from cnaps.episodes.task import TaskDescription
 from cnaps.nn.backbones import register_backbone
 from cnaps.runtime.engine import open_engine
 from cnaps.runtime.task import Examples, FittedTask
-from cnaps.runtime.taskfile import VERSION
+from cnaps.runtime.taskfile import VERSION, write_task
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from conftest import small_backbone
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.models import random_film, small_backbone
 
 BACKBONE = "compatibility"
 STORED = Path(__file__).resolve().parent / "stored"
@@ -46,11 +45,11 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
 def make_model() -> CNAPs:
     """The model of the stored files: random, with FiLM that shows."""
     torch.manual_seed(3)
-    table = {"embedding_size": 4, "set_encoder_norm": "none", "generator_width": 4}
-    model = CNAPs(ModelConfig(BACKBONE, "film+ar", "ridge", **table))
-    for name, value in model.named_parameters():
-        if name.endswith("regulariser"):
-            nn.init.normal_(value, 0, 0.3)
+    config = ModelConfig(
+        BACKBONE, "film+ar", "ridge", embedding_size=4, set_encoder_norm="none", generator_width=4
+    )
+    model = CNAPs(config)
+    random_film(model)
     model.notes = {"calibration": [0.1, 0.0, 0.0]}
     return model
 
@@ -93,7 +92,7 @@ def make(folder: Path, kinds: set[str]) -> None:
         known["model"] = answers(learned(model))
     if "task" in kinds:
         task = learned(load_model(folder / "model"))
-        task.save(folder / f"task-{VERSION}.safetensors")
+        write_task(folder / f"task-{VERSION}.safetensors", task)
         known["task"] = answers(task)
     if "collection" in kinds:
         collection = write_collection(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 import shutil
 import signal
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +15,7 @@ from cnaps.errors import CheckpointError, CnapsError, DataError
 from cnaps.serving.decoding import Decoder
 from cnaps.studio.store import Project
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import make
+from . import make
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -24,10 +23,7 @@ from cnaps.training.run import checkpoints, latest_checkpoint
 from cnaps.training.settings import build
 from cnaps.training.start import train
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-
-import make  # noqa: E402
+from . import make
 
 STORED = make.STORED
 EXPECTED = json.loads((STORED / "expected.json").read_text())
@@ -63,7 +59,9 @@ def test_a_stored_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     run = tmp_path / "run"
     shutil.copytree(STORED / "run", run)
     monkeypatch.chdir(STORED)  # where its data is
-    assert latest_checkpoint(run)[1]["step"] == 1
+    found = latest_checkpoint(run)
+    assert found is not None
+    assert found[1]["step"] == 1
     train(build(TrainConfig, json.loads((run / "config.json").read_text())), run, resume=True, device="cpu")
     assert checkpoints(run)[-1].name == "step-00000002.safetensors"
     assert (run / "last" / "model.safetensors").exists()

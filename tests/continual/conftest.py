@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
-from torch import Tensor, nn
+from torch import Tensor
 
 from cnaps import CNAPs, ModelConfig
 from cnaps.data.collection import Collection, write_collection
 from cnaps.nn.backbones import register_backbone
 
-from ..conftest import small_backbone
+from ..models import random_film, small_backbone
 
 register_backbone("small-for-streams", lambda: small_backbone(8, 16, 160))
 
@@ -30,8 +30,7 @@ def make_model() -> Callable[..., CNAPs]:
             backbone="small-for-streams", head=head, features="all", set_encoder_norm="none", image_size=32
         )
         model = CNAPs(config)
-        for generator in model.adaptation.generators:
-            nn.init.normal_(generator.regulariser, 0, 0.3)
+        random_film(model)
         return model
 
     return make

@@ -32,6 +32,7 @@ def test_a_thousand_merges_classify_as_one_batch_does(make_model, digits, head):
         running = running.merge(one, labels[i : i + 1].tolist(), 10)
     exact = ClassStatistics.of(first.double(), labels[:1050], 10, scatter=True)
     assert running.counts.sum() == 1050
+    assert running.scatter is not None
     assert 64 <= max(len(rows) for rows in running.scatter) <= 2 * RANK
     torch.testing.assert_close(running.means, exact.means, atol=1e-9, rtol=1e-7)
     found = model.head.classifier(running)(last).softmax(1)
@@ -70,8 +71,10 @@ def test_below_the_bound_any_order_gives_the_same_scatter(digits):
         for part in order.split(7):
             here, index = y[part].unique(return_inverse=True)
             known += [k for k in here.tolist() if k not in known]
-            place = torch.tensor([known.index(k) for k in here.tolist()])
+            place = [known.index(k) for k in here.tolist()]
             running = running.merge(ClassStatistics.of(x[part], index, len(here), scatter=True), place, len(known))
+        assert running.scatter is not None
+        assert whole.scatter is not None
         for k in range(3):
             mine, one = running.scatter[known.index(k)], whole.scatter[k]
             torch.testing.assert_close(mine.T @ mine, one.T @ one, atol=1e-9, rtol=1e-9)

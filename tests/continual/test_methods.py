@@ -166,14 +166,14 @@ def test_the_pull_of_gaussian_weights_is_the_gradient_of_the_divergence_from_the
         for mean, log in layer.posterior():
             mean += torch.randn_like(mean) / 50
             log += torch.randn_like(log)
-    divergence = sum(
+    divergences = [
         torch.distributions.kl_divergence(
             torch.distributions.Normal(mean, (log / 2).exp()),
             torch.distributions.Normal(old, (old_log / 2).exp()),
         ).sum()
         for (mean, log), (old, old_log) in zip(layer.posterior(), layer.prior, strict=True)
-    )
-    expected = torch.autograd.grad(divergence / 7, learner.parameters)
+    ]
+    expected = torch.autograd.grad(torch.stack(divergences).sum() / 7, learner.parameters)
     for found, gradient in zip(learner.pull(), expected, strict=True):
         torch.testing.assert_close(found, gradient)
 

@@ -220,7 +220,7 @@ def test_a_large_collection_is_not_loaded_into_memory(tmp_path: Path) -> None:
     assemble(tmp_path / "c", Description("c", 64, ["a"]), shards)
     size = (tmp_path / "c" / "images.arrow").stat().st_size
     assert size > 50_000_000
-    arguments = [sys.executable, "-c", MEMORY, tmp_path / "c", tmp_path / "small"]
+    arguments = [sys.executable, "-c", MEMORY, str(tmp_path / "c"), str(tmp_path / "small")]
     done = subprocess.run(arguments, capture_output=True, text=True, check=True, env=os.environ)
     opened, read = map(int, done.stdout.split())
     assert opened < size / 20

@@ -36,7 +36,8 @@ def test_nothing_reads_the_file_any_more_once_reading_has_failed(tmp_path, monke
     images = np.arange(40 * 64, dtype=np.uint8).reshape(40, 8, 8)
     examples = [(0, str(i), image) for i, image in enumerate(images)]
     made = write_collection(tmp_path / "set", name="set", classes=["a"], examples=examples, size=8)
-    begun, failed, ended = itertools.count(), threading.Event(), []
+    begun, failed = itertools.count(), threading.Event()
+    ended: list[None] = []
 
     def slow_decode(data, side):
         if next(begun) == 0:

@@ -171,7 +171,7 @@ def test_coco_is_read_as_published_and_cropped(tmp_path: Path) -> None:
     ids = [index + 1 + index // 9 for index in range(80)]  # with gaps, as COCO's
     names = [f"thing {80 - index}" for index in range(80)]  # not sorted, as COCO's
     files: dict[str, bytes] = {}
-    annotations = []
+    annotations: list[dict[str, Any]] = []
     for index, category in enumerate(ids):
         image = Image.new("RGB", (100, 80), "white")
         image.paste(picture(*shade(index), size=(48, 36)), (26, 22))

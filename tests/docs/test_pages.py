@@ -10,6 +10,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -49,7 +50,7 @@ def test_the_code_of_a_page_runs_from_top_to_bottom(page: Path) -> None:
     run(page)
 
 
-def leaves(command: object = TREE, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
+def leaves(command: Any = TREE, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Every command with its path."""
     below = getattr(command, "commands", None)
     if below is None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -126,6 +127,7 @@ def test_no_more_tasks_than_asked_wait_in_memory(uneven: Collection) -> None:
     assert taken == [0, 1, 2, 3]
     next(stream)
     assert taken == [0, 1, 2, 3, 4]
+    assert isinstance(stream, Generator)
     stream.close()
     assert loaders_alive() == []
 
@@ -161,7 +163,8 @@ def test_an_error_while_numbering_is_raised_and_stops_the_threads(uneven: Collec
 
 
 def test_a_loader_without_workers_or_room_is_refused(uneven: Collection) -> None:
-    for options in ({"workers": 0}, {"prefetch": 0}):
+    tables: tuple[dict[str, Any], ...] = ({"workers": 0}, {"prefetch": 0})
+    for options in tables:
         with pytest.raises(InputError, match="at least 1"):
             TaskLoader([], {"uneven": uneven}, **options)
     assert list(TaskLoader([], {"uneven": uneven})) == []
@@ -173,7 +176,7 @@ def test_a_task_is_drawn_with_each_image_in_its_band(make: Callable[..., Collect
     described = Sampler([some], None, ways=5, shots=20, targets=6).describe(0)
     task = load_task(described, {"scripts": some})
     picture = draw_task(task)
-    found = {value for _, value in picture.getcolors(maxcolors=10**6)}
+    found = {value for _, value in picture.getcolors(maxcolors=10**6) or ()}
     for index, *parts in zip(described.classes, described.context, described.targets, strict=True):
         for row in itertools.chain(*parts):
             assert tuple(colour(index, row - some.rows(index).start)[0, 0].tolist()) in found

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -24,7 +23,7 @@ def collections(uneven: Collection, letters: Collection) -> dict[str, Collection
 @pytest.fixture
 def written(tmp_path: Path, collections: dict[str, Collection]) -> Path:
     sampler = Sampler(list(collections.values()), "train", seed=3)
-    write_manifest(tmp_path / "tasks.jsonl", map(sampler.describe, np.arange(12)), collections, sampler.protocol)
+    write_manifest(tmp_path / "tasks.jsonl", map(sampler.describe, range(12)), collections, sampler.protocol)
     return tmp_path / "tasks.jsonl"
 
 

@@ -15,7 +15,7 @@ from cnaps.episodes import Sampler, Task, load_task
 from cnaps.nn.backbones import Backbone, create_backbone
 from cnaps.nn.model import CNAPs, ModelConfig
 
-from ..conftest import SMALL_BACKBONE
+from ..models import SMALL_BACKBONE
 
 os.environ.setdefault("CNAPS_THREADS", "1")
 

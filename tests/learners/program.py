@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-import conftest  # noqa: F401  registers the backbone
+sys.path.insert(0, str(Path(__file__).parents[2]))
+import tests.models  # noqa: F401  registers the small one
 
 from cnaps.cli import main
 

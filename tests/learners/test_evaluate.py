@@ -271,14 +271,15 @@ def test_results_of_another_model_do_not_calibrate(
 def test_an_experiment_writes_table_picture_and_page(
     name: str, digits: Collection, saved_model: Path, tmp_path: Path
 ) -> None:
-    options = {
+    choices: dict[str, list[object]] = {
         "ablation": ["--learners", "cnaps#0,cnaps#1,cnaps@again"],
         "adapters": ["--learners", "cnaps,residual-adapters", "--max-context", 20],
         "speed": ["--learners", "cnaps,film-gradient", "--shots", "1,3"],
         "shots": ["--learners", "cnaps,logreg@last", "--axes", "shots,imbalance"],
         "design-space": ["--learners", "cnaps,protonet,film-gradient"],
         "embeddings": [],
-    }[name]
+    }
+    options = choices[name]
     count = 6 if name == "embeddings" else 2
     sets = [digits.path]
     if name == "embeddings":  # which tells data sets apart

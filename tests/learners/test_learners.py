@@ -42,7 +42,7 @@ from cnaps.paper.learners.prototypes import MatchingNet, ProtoNet, TrainedProtoN
 from cnaps.paper.learners.tadam import Tadam
 from cnaps.paper.learners.versa import Versa
 
-from ..conftest import SMALL_BACKBONE
+from ..models import SMALL_BACKBONE
 
 UNTRAINED = [entry.name for entry in list_learners() if not entry.trained]
 TRAINED = [entry.name for entry in list_learners() if entry.trained]
@@ -220,7 +220,7 @@ def test_maml_steps_and_their_first_order_gradient_are_those_of_autograd() -> No
     model.steps, model.rate, model.clip = 2, 0.3, math.inf
     colours, labels = torch.randn(6, 3), torch.tensor([0, 0, 1, 1, 2, 2])
     images = colours[:, :, None, None].expand(6, 3, 2, 2)
-    start = model.backbone.stages[0].weight.requires_grad_()  # type: ignore[union-attr]
+    start = model.backbone.stages[0].get_parameter("weight").requires_grad_()
 
     w = start.detach().view(4, 3).clone()
     u, b = torch.zeros(3, 4), torch.zeros(3)

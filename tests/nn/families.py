@@ -42,22 +42,22 @@ def size_of(family: str) -> int:
     return 32 if FAMILIES[family]().to_dict().get("image_size") == 32 else 64
 
 
-def network_of(family: str) -> nn.Module:
+def network_of(family: str) -> hf.PreTrainedModel:
     """With norms that do something: those of a new network are all ones and zeros."""
     torch.manual_seed(0)
-    network = hf.AutoModel.from_config(FAMILIES[family]()).eval()
+    network: hf.PreTrainedModel = hf.AutoModel.from_config(FAMILIES[family]()).eval()
     with torch.no_grad():
         for module in network.modules():
             if isinstance(module, nn.LayerNorm | nn.BatchNorm2d):
                 module.weight.normal_(1, 0.2)
                 module.bias.normal_(0, 0.2)
             if isinstance(module, nn.BatchNorm2d):
-                module.running_mean.normal_(0, 0.2)
-                module.running_var.uniform_(0.5, 1.5)
+                module.get_buffer("running_mean").normal_(0, 0.2)
+                module.get_buffer("running_var").uniform_(0.5, 1.5)
     return network
 
 
-def write(network: nn.Module, folder: Path, size: int, **changes: Any) -> Path:
+def write(network: hf.PreTrainedModel, folder: Path, size: int, **changes: Any) -> Path:
     network.save_pretrained(folder)
     settings = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.25, 0.3], "size": size, **changes}
     (folder / "preprocessor_config.json").write_text(json.dumps(settings))

@@ -13,8 +13,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 pytest.importorskip("transformers", reason="needs transformers: pip install 'cnaps[transformers]'")
-sys.path.insert(0, str(Path(__file__).parent))
-import families
+from . import families
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -20,12 +22,18 @@ def random_stage(name: str, stage: int) -> tuple[nn.Module, list, list[str], Ten
     for norm in [m for m in backbone.modules() if isinstance(m, nn.BatchNorm2d)]:
         nn.init.normal_(norm.weight, 1, 0.3)
         nn.init.normal_(norm.bias, 0, 0.5)
-        nn.init.normal_(norm.running_mean, 0, 0.3)
+        nn.init.normal_(norm.get_buffer("running_mean"), 0, 0.3)
     images = torch.randn(5, backbone.channels[stage], 12, 12).to(memory_format=torch.channels_last)
     return backbone.stages[stage], backbone.stage_units[stage], backbone.sites[stage], images
 
 
-def gradients(module: nn.Module, images: Tensor, others: list[Tensor]) -> tuple[Tensor, ...]:
+def random_film(module: nn.Module, sites: list[str]) -> list[tuple[Tensor, Tensor]]:
+    """Some gammas are negative."""
+    channels = [len(module.get_parameter(f"{site}.weight")) for site in sites]
+    return [(torch.rand(c) - 0.3, torch.randn(c)) for c in channels]
+
+
+def gradients(module: nn.Module, images: Tensor, others: Sequence[Tensor]) -> tuple[Tensor, ...]:
     images = images.clone().requires_grad_()
     result = module(images)
     weights = torch.linspace(-1, 1, result.numel()).view(result.shape)
@@ -43,8 +51,7 @@ needs_kernels = pytest.mark.skipif(
 )
 def test_a_united_stage_has_the_results_and_gradients_of_its_parts(name, stage):
     module, units, sites, images = random_stage(name, stage)
-    channels = [module.get_submodule(site).num_features for site in sites]
-    film = [(torch.rand(c) - 0.3, torch.randn(c)) for c in channels]  # some gammas are negative
+    film = random_film(module, sites)
     learned = [value.requires_grad_() for site in film for value in site]
     learned += [p.requires_grad_() for p in module.parameters()]
     united = unite(bind(module, sites, film), units)
@@ -59,7 +66,7 @@ def test_a_united_stage_has_the_results_and_gradients_of_its_parts(name, stage):
 @pytest.mark.parametrize("name", ["resnet18", "efficientnet_lite0"])
 def test_film_bound_to_a_folded_stage_is_film_bound_to_the_stage(name, kept, fuse):
     module, units, sites, images = random_stage(name, 1)
-    film = [(torch.rand(c) - 0.3, torch.randn(c)) for c in (module.get_submodule(s).num_features for s in sites)]
+    film = random_film(module, sites)
     with torch.no_grad():
         expected = bind(module, sites, film)(images)
         folded = fold(module, units[kept:])
@@ -98,9 +105,9 @@ def test_norms_that_learn_from_the_batch_are_not_united():
     module.train()
     united = unite(module, units)
     assert not any(isinstance(m, LearningConv2d) for m in united.modules())
-    before = module[0].bn1.running_mean.clone()
+    before = module.get_buffer("0.bn1.running_mean").clone()
     united(images)
-    assert not torch.equal(module[0].bn1.running_mean, before)
+    assert not torch.equal(module.get_buffer("0.bn1.running_mean"), before)
 
 
 def test_a_norm_that_starts_at_zero_still_learns():
@@ -108,7 +115,7 @@ def test_a_norm_that_starts_at_zero_still_learns():
     stage = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4)).eval()
     images = torch.randn(2, 3, 8, 8)
     units, _ = foldable_units(stage, images)
-    nn.init.zeros_(stage[1].weight)
+    nn.init.zeros_(stage.get_parameter("1.weight"))
     learned = list(stage.parameters())
     united = gradients(unite(stage, units), images, learned)
     for one, other in zip(united, gradients(stage, images, learned), strict=True):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from cnaps.maths.heads import RidgeClassifier, few_shot_bias
 from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.heads import CosineHead, LinearHead, MahalanobisHead, RidgeHead
 
@@ -70,6 +72,7 @@ def test_ridge_equals_balanced_regression_on_the_examples(count: int, size: int)
     with torch.no_grad():
         embedded = head.embed(context)
         classifier = head.classifier(ClassStatistics.of(embedded, labels, 3, scatter=True))
+        assert isinstance(classifier, RidgeClassifier)
         v = (embedded - classifier.centre) * classifier.weight
         counts = torch.bincount(labels).float()
         balance = (counts.mean() / counts)[labels][:, None]
@@ -110,7 +113,7 @@ def test_merged_statistics_are_those_of_the_union_in_any_order(scatter: bool) ->
         for part in order.split(5):
             here, index = labels[part].unique(return_inverse=True)
             known += [k for k in here.tolist() if k not in known]
-            place = torch.tensor([known.index(k) for k in here.tolist()])
+            place = [known.index(k) for k in here.tolist()]
             new = ClassStatistics.of(x[part], index, len(here), scatter=scatter)
             running = running.merge(new, place, len(known))
         running = running.select([known.index(k) for k in range(4)])
@@ -119,3 +122,42 @@ def test_merged_statistics_are_those_of_the_union_in_any_order(scatter: bool) ->
         for mine, one in zip(running.scatter or (), whole.scatter or (), strict=True):
             assert len(mine) <= 6
             torch.testing.assert_close((mine.T @ mine).float(), one.T @ one, atol=1e-3, rtol=1e-3)
+
+
+def test_classes_of_few_examples_are_given_what_they_lack_and_equal_ones_nothing() -> None:
+    deviation, spread, size, ridge, temperature = map(np.array, (90.0, 9.0, 3.0, 0.4, [8.0, 5.0]))
+    rest = size, ridge, temperature
+    assert few_shot_bias(np.array([5.0, 5.0, 5.0]), deviation, spread, *rest).tolist() == [0, 0, 0]
+    counts = np.array([1.0, 5.0, 20.0, 100.0])
+    found = few_shot_bias(counts, deviation, spread, *rest)
+    assert (np.diff(found) < 0).all()
+    assert found[-1] == 0
+    same = few_shot_bias(*(torch.from_numpy(each) for each in (counts, deviation, spread, *rest)))
+    np.testing.assert_allclose(same.numpy(), found)
+    nothing_to_see = few_shot_bias(counts, deviation, np.array(0.1), *rest)  # classes do not differ
+    assert nothing_to_see.tolist() == [0, 0, 0, 0]
+    weak = few_shot_bias(counts, deviation / 1e4, spread / 1e4, *rest)  # all images look alike: answers are weak
+    assert weak.max() < 0.01 * found.max()
+
+
+def test_one_example_beside_many_is_found() -> None:
+    """Classes around their own directions: without help every image of the lone one goes to the others."""
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(4, 64, generator=generator)
+
+    def draw(counts: list[int]) -> tuple[Tensor, Tensor]:
+        labels = torch.repeat_interleave(torch.arange(4), torch.tensor(counts))
+        return centres[labels] + 2.0 * torch.randn(len(labels), 64, generator=generator), labels
+
+    head = RidgeHead([64])
+    context, labels = draw([1, 20, 20, 20])
+    asked, truth = draw([100] * 4)
+    with torch.no_grad():
+        made = head.classifier(ClassStatistics.of(head.embed(context), labels, 4, scatter=True))
+        assert isinstance(made, RidgeClassifier)
+        logits = made(head.embed(asked))
+    lone = truth == 0
+    assert (logits.argmax(1) == truth)[lone].float().mean() > (logits - made.bias).argmax(1)[lone].eq(
+        0
+    ).float().mean() + 0.2
+    assert (logits.argmax(1) == truth).float().mean() > ((logits - made.bias).argmax(1) == truth).float().mean()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tarfile
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +18,8 @@ from cnaps.errors import CheckpointError, InputError
 from cnaps.nn.backbones import Backbone, register_backbone
 from cnaps.nn.backbones.base import MapMean
 from cnaps.nn.context import Context
+
+from ..models import random_film
 
 HEADS = ("linear", "cosine", "ridge", "mahalanobis")
 REFERENCE = ModelConfig.preset("reference")
@@ -35,18 +39,16 @@ register_backbone("small", small_backbone)
 SMALL = ModelConfig(backbone="small", embedding_size=16)
 
 
-def small_model(strength: float = 0.3, **changes: object) -> CNAPs:
+def small_model(strength: float = 0.3, **changes: Any) -> CNAPs:
     """A small model whose FiLM really does something: R of a trained size, norms with statistics."""
     model = CNAPs(replace(SMALL, **changes))
     torch.manual_seed(1)
     with torch.no_grad():
-        for name, value in model.named_parameters():
-            if name.endswith("regulariser"):
-                value.normal_(0, strength)
+        random_film(model, strength)
         for module in model.backbone.modules():
             if isinstance(module, nn.BatchNorm2d):
-                module.running_mean.normal_(0, 0.2)
-                module.running_var.uniform_(0.5, 1.5)
+                module.get_buffer("running_mean").normal_(0, 0.2)
+                module.get_buffer("running_var").uniform_(0.5, 1.5)
     return model
 
 
@@ -92,8 +94,8 @@ def test_the_context_norms_of_the_set_encoder_are_those_of_one_large_batch() -> 
     assert encoder is not None
     torch.manual_seed(0)
     for norm in encoder.norms:
-        nn.init.normal_(norm.weight)  # signs of both kinds
-        nn.init.normal_(norm.bias)
+        nn.init.normal_(norm.get_parameter("weight"))  # signs of both kinds
+        nn.init.normal_(norm.get_parameter("bias"))
     images = torch.randn(6, 3, 40, 40)
     plain = images
     for conv, norm in zip(encoder.convs, encoder.norms, strict=True):
@@ -195,7 +197,7 @@ def test_recomputed_activations_give_the_same_gradients() -> None:
     for checkpoint in (False, True):
         model = small_model()
         model.adapt(images, labels, chunk_size=4, checkpoint=checkpoint).logits(targets).sum().backward()
-        gradients.append([p.grad.clone() for p in model.phi_parameters()])
+        gradients.append([p.grad for p in model.phi_parameters()])
     for plain, recomputed in zip(*gradients, strict=True):
         torch.testing.assert_close(recomputed, plain, atol=1e-4, rtol=1e-3)
 
@@ -225,10 +227,14 @@ def test_batch_statistics_are_used_when_asked_for() -> None:
         a.fold()
 
 
+def content(archive: tarfile.TarFile, name: str) -> bytes:
+    file = archive.extractfile(name)
+    assert file is not None
+    return file.read()
+
+
 def test_imagenet_weights_load_exactly_and_recognise_photographs(shared: Path) -> None:
     """At 128 pixels the backbone with its own classifier names most of a few photographs out of 1,000 classes."""
-    import tarfile
-
     from cnaps.images.decoding import load_image, to_array
     from cnaps.nn.backbones import create_backbone
     from cnaps.nn.backbones.efficientnet import imagenet_classifier
@@ -238,7 +244,7 @@ def test_imagenet_weights_load_exactly_and_recognise_photographs(shared: Path) -
         names = sorted(name for name in archive.getnames() if "." in name.rsplit("/", 1)[-1])
         classes = sorted({name.split("/")[-2] for name in names})
         chosen = names[::50]
-        arrays = [to_array(load_image(archive.extractfile(name).read()), 160) for name in chosen]
+        arrays = [to_array(load_image(content(archive, name)), 160) for name in chosen]
     pixels = torch.stack([torch.tensor(a) for a in arrays]).permute(0, 3, 1, 2)
     with torch.no_grad():
         predicted = classifier(backbone(backbone.normalisation(pixels))).argmax(1)
@@ -276,7 +282,7 @@ def test_a_set_encoder_below_its_smallest_size_is_refused() -> None:
 )
 def test_an_unknown_choice_is_refused_with_the_choices_there_are(field: str) -> None:
     with pytest.raises(InputError, match="there are"):
-        CNAPs(replace(SMALL, **{field: "nonsense"}))
+        CNAPs(replace(SMALL, **dict[str, Any]({field: "nonsense"})))
 
 
 def test_a_damaged_model_is_refused_and_named(tmp_path: Path) -> None:
@@ -370,7 +376,7 @@ def test_a_shipped_model_is_half_as_large_and_takes_its_backbone_from_the_packag
         assert torch.equal(shipped.backbone.state_dict()[name], value)
     torch.testing.assert_close(shipped.head.log_temperature, model.head.log_temperature, atol=1e-2, rtol=1e-2)
     with torch.no_grad():
-        model.backbone.stem[0].weight[0] += 1
+        model.backbone.stem.get_parameter("0.weight")[0] += 1
     model.save(tmp_path / "changed")
     with pytest.raises(SystemExit) as leaving:
         main(["ship", str(tmp_path / "changed"), str(tmp_path / "refused")])

@@ -16,9 +16,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 pytest.importorskip("transformers", reason="needs transformers: pip install 'cnaps[transformers]'")
-sys.path.insert(0, str(Path(__file__).parent))
-import families
-
 from cnaps import CNAPs, ModelConfig, load_model
 from cnaps.errors import CheckpointError, CnapsError, InputError
 from cnaps.nn.backbones import Backbone, Normalisation, create_backbone, open_backbone
@@ -26,6 +23,8 @@ from cnaps.nn.film import norm_channels
 from cnaps.runtime.engine import open_engine
 from cnaps.runtime.export import onnx_bytes
 from cnaps.runtime.task import Examples, FittedTask
+
+from . import families
 
 Folder = Callable[[str], Path]
 BOTH = ("vit", "convnext")  # tokens and maps
@@ -178,7 +177,7 @@ def test_gradients_are_those_of_finite_differences_and_recomputing_does_not_chan
         torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-6, atol=1e-9)
     assert model.adaptation is not None
     for generator in model.adaptation.generators:
-        bias = generator.last_bias
+        bias = generator.get_parameter("last_bias")
         with torch.no_grad():
             step = torch.linspace(-1, 1, len(bias)).double()
             values = []
@@ -196,7 +195,7 @@ def test_lite_has_the_exact_loss_and_the_right_gradient_on_average(family, folde
     model = model_of(folder(family))
     images, labels, targets = task(families.size_of(family))
     assert model.adaptation is not None
-    weight = model.adaptation.generators[-1].last_bias
+    weight = model.adaptation.generators[-1].get_parameter("last_bias")
 
     def gradient(lite: int | None, seed: int = 0) -> tuple[float, Tensor]:
         generator = torch.Generator().manual_seed(seed)

@@ -32,12 +32,13 @@ themselves; a test fails where one is unknown or would pass its terms on to whoe
 def licence(package: Distribution) -> str:
     """The licence as the package states it: an expression, its classifiers, or the first line of a text."""
     about = package.metadata
-    stated = about.get("License-Expression")
+    (stated, *_) = about.get_all("License-Expression") or [""]
+    (whole, *_) = about.get_all("License") or [""]
     classes = [
         value.split(" :: ")[-1] for value in about.get_all("Classifier") or [] if value.startswith("License :: ")
     ]
     named = [each for each in classes if each != "OSI Approved"]
-    text = stated or ", ".join(named) or (about.get("License") or "").strip().split("\n")[0]
+    text = stated or ", ".join(named) or whole.strip().split("\n")[0]
     if text in ("", "UNKNOWN"):  # only the text itself lies beside the package: its title
         for file in package.files or ():
             if "LICENSE" in file.name.upper() and ".dist-info" in str(file):

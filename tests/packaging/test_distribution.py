@@ -27,8 +27,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
         if (ROOT / name).is_file():
             (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, folder / "source" / name)
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder / "dist", folder / "source"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", "dist", "source"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     (wheel,), (sdist,) = (folder / "dist").glob("*.whl"), (folder / "dist").glob("*.tar.gz")
     return wheel, sdist, folder / "source" / "src" / "cnaps"

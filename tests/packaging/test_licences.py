@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import licences
+from . import licences
 
 
 def test_every_dependency_has_a_known_licence_without_far_reaching_terms() -> None:

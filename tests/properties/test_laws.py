@@ -27,7 +27,7 @@ from cnaps.runtime.engine import open_engine
 from cnaps.runtime.task import Examples, FittedTask, softmax
 from cnaps.runtime.taskfile import read_task, write_task
 
-from ..conftest import small_backbone
+from ..models import random_film, small_backbone
 
 NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
 HEADS = ("linear", "cosine", "ridge", "mahalanobis")
@@ -52,13 +52,11 @@ def model_of(head: str, adaptation: str = "film+ar", norm: str = "context") -> C
         "laws", adaptation, head, features="all", embedding_size=6, set_encoder_norm=norm, spread=True
     )
     model = CNAPs(config)
-    for name, value in model.named_parameters():
-        if name.endswith("regulariser"):
-            nn.init.normal_(value, 0, 0.4)
+    random_film(model, 0.4)
     for module in model.backbone.modules():
         if isinstance(module, nn.BatchNorm2d):
-            nn.init.uniform_(module.running_mean, -0.3, 0.3)
-            nn.init.uniform_(module.running_var, 0.5, 1.5)
+            nn.init.uniform_(module.get_buffer("running_mean"), -0.3, 0.3)
+            nn.init.uniform_(module.get_buffer("running_var"), 0.5, 1.5)
     return model
 
 
@@ -178,7 +176,7 @@ def test_other_names_for_the_classes_only_exchange_the_columns(head, task, data)
 @torch.no_grad()
 def test_the_order_and_size_of_updates_does_not_matter_while_film_is_frozen(head, task, more, data):
     start = FittedTask.learn(open_engine(model_of(head, norm="none")), examples(task.images, task.labels))
-    names = [*start.names, *(name + 1 for name in start.names)]  # some are known, some are new
+    names = [*start.names, *(int(name) + 1 for name in start.names)]  # some are known, some are new
     labels = torch.tensor(names)[more.labels % len(names)]
     at_once = start.update(examples(more.images, labels))
     order = torch.tensor(data.draw(st.permutations(range(len(labels)))))

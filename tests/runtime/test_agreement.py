@@ -17,7 +17,7 @@ from cnaps.runtime.export import onnx_bytes
 from cnaps.runtime.task import Examples, FittedTask
 from cnaps.runtime.taskfile import read_task, write_task
 
-from ..conftest import SMALL_BACKBONE
+from ..models import SMALL_BACKBONE
 
 HEADS = ("linear", "cosine", "ridge", "mahalanobis")
 Pair = tuple[TorchEngine, OnnxEngine]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from cnaps import CNAPs, ModelConfig
 from cnaps.errors import InputError
@@ -13,7 +14,7 @@ from cnaps.nn.film import bind_folded
 from cnaps.runtime.engine import Engine, open_engine
 from cnaps.runtime.task import Examples, FittedTask
 
-from ..conftest import small_backbone
+from ..models import random_film, small_backbone
 
 HEADS = ["linear", "cosine", "mahalanobis", "ridge"]
 
@@ -22,8 +23,7 @@ def make_engine(head: str) -> Engine:
     torch.manual_seed(0)
     backbone = small_backbone(8, 12, 16)
     model = CNAPs(ModelConfig(backbone="own", head=head, set_encoder_norm="none", spread=True), backbone)
-    for generator in model.adaptation.generators:
-        nn.init.normal_(generator.regulariser, 0, 0.3)
+    random_film(model)
     return open_engine(model)
 
 
@@ -33,7 +33,7 @@ def make_task(count: int = 48, ways: int = 6) -> tuple[np.ndarray, np.ndarray]:
     return noise.clip(0, 255).astype(np.uint8), labels * 10
 
 
-def examples(task: tuple[np.ndarray, np.ndarray], which: object = slice(None)) -> Examples:
+def examples(task: tuple[np.ndarray, np.ndarray], which: Any = slice(None)) -> Examples:
     return Examples(task[0][which], task[1][which].tolist())
 
 
@@ -92,6 +92,7 @@ def test_the_scatter_of_a_class_stays_bounded():
     found = FittedTask.learn(make_engine("mahalanobis"), examples(task))
     for _ in range(5):
         found = found.update(examples(task))
+    assert found.statistics.scatter is not None
     assert max(len(rows) for rows in found.statistics.scatter) <= 16
 
 
@@ -125,7 +126,7 @@ def test_forgetting_a_class_is_as_if_its_statistics_had_never_been(head):
 
 @pytest.mark.parametrize("mode", ["freeze", "recompute"])
 def test_what_read_the_examples_also_predicts_and_is_not_folded_again(mode, monkeypatch):
-    calls = []
+    calls: list[None] = []
     monkeypatch.setattr("cnaps.nn.model.bind_folded", lambda *a, **k: calls.append(None) or bind_folded(*a, **k))
     model = CNAPs(ModelConfig.preset("reference"))
     pixels = np.random.default_rng(0).integers(0, 256, (4, 3, 84, 84), dtype=np.uint8)

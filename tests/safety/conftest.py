@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,9 +13,7 @@ from cnaps.cli import main
 from cnaps.runtime.engine import open_engine
 from cnaps.runtime.task import Examples, FittedTask
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "compatibility"))
-
-import make
+from ..compatibility import make
 
 Run = Callable[..., tuple[int, str, str]]
 

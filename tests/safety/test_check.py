@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "compatibility"))
-
-import make
-
 from cnaps.data.collection import Collection, write_collection
 from cnaps.training.run import checkpoints, latest_checkpoint
+
+from ..compatibility import make
 
 
 @pytest.fixture

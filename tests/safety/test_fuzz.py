@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "torture"))
-
-import fuzzing
+from ..torture import fuzzing
 
 
 @pytest.mark.parametrize("each", fuzzing.FORMATS, ids=lambda each: each.title)

@@ -19,13 +19,15 @@ import pytest
 
 from cnaps.runtime.taskfile import write_task
 
+from ..compatibility import make
+
 PROGRAM = [sys.executable, "-c", "from cnaps.cli import main; main()"]
 
 
 def start(*arguments: object, **options: object) -> subprocess.Popen[str]:
     line = [*PROGRAM, *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "errors": "replace"}
-    return subprocess.Popen(line, **(pipes | options))  # type: ignore[call-overload, no-any-return]
+    return subprocess.Popen(line, **(pipes | options))  # type: ignore[call-overload]
 
 
 def lie(path: Path, name: bytes, **changes: tuple[str, int, int]) -> None:
@@ -206,7 +208,6 @@ def test_output_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_preparation_prints_no_traceback(tmp_path: Path) -> None:
-    import make
     from PIL import Image
 
     images, labels = make.digits()

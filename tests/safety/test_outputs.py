@@ -13,6 +13,8 @@ from cnaps.errors import CnapsError
 from cnaps.files import atomic_folder, atomic_path, write_text
 from cnaps.runtime.taskfile import write_task
 
+from ..compatibility import make
+
 Contents = dict[Path, bytes]
 
 
@@ -42,8 +44,6 @@ def place(tmp_path: Path, examples: Path, task, model, digits_collection) -> Pat
 
 @pytest.fixture
 def digits_collection(tmp_path: Path):
-    import make
-
     images, labels = make.digits()
     rows = [(int(labels[i]), str(i), images[i]) for i in range(30)]
     splits = {"train": [0, 1, 2], "test": [3, 4, 5]}

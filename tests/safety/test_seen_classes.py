@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "compatibility"))
-
-import make
 
 from cnaps.data.collection import write_collection
 from cnaps.nn.checkpoints import load_model
 from cnaps.training.config import TrainConfig
 from cnaps.training.settings import build
 from cnaps.training.start import train
+
+from ..compatibility import make
 
 LINE = ["--learners", "cnaps", "--tasks", "1", "--ways", "2", "--shots", "1", "--targets", "1"]
 

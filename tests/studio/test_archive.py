@@ -81,7 +81,8 @@ def test_a_zip_holds_class_folders_with_the_names_that_people_gave(project: Proj
     project.add([("z.png", b"8")], "pool")
     project.add([("photos/CATS/a.png", b"9")], "held")
     names = zipfile.ZipFile(exported(project)).namelist()
-    cats_folder = [f"examples/cats/{name}" for name in ("a.png", "A (2).PNG", "a (3).png", "_con.jpg", "image.jpg")]
+    files = ("a.png", "A (2).PNG", "a (3).png", "_con.jpg", "image.jpg")
+    cats_folder = [f"examples/cats/{name}" for name in files]
     assert names == ["project.json", *cats_folder, "examples/a_b_ c_/x.png", "tray/y.png", "unlabelled/z.png",
                      "held out/cats/a.png"]  # fmt: skip
 

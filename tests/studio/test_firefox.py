@@ -16,7 +16,7 @@ PUPPETEER = "puppeteer-core@24"
 
 
 def in_firefox(folder: Path, program: Path, *arguments: str) -> dict[str, Any]:
-    """What a program for node that drives Firefox prints; it is given the folder of puppeteer, Firefox, and this."""
+    """What a program for node that drives Firefox prints; it is given puppeteer's folder, Firefox and this."""
     firefox = shutil.which("firefox-esr") or shutil.which("firefox")
     node, npm = shutil.which("node"), shutil.which("npm")
     if not (firefox and node and npm):

@@ -131,7 +131,8 @@ def test_workers_add_up_their_counters_and_keep_the_token_to_themselves(task: Pa
     )
     data, headers = pictures["watch"][9].read_bytes(), {"Authorization": "Bearer t0ps3cret"}
     try:
-        asked, seen = 0, set()
+        asked = 0
+        seen: set[str] = set()
         while len(seen) < 2:
             with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", headers=headers, timeout=60) as client:
                 client.post("/predict", content=data).raise_for_status()

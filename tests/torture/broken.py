@@ -12,12 +12,23 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from statistics import median
 
-import fuzzing
 import httpx
 import numpy as np
-import victims
-from common import (
+from PIL import Image
+
+from cnaps import load_model
+from cnaps.cli.integrity import find_problems
+from cnaps.data.collection import Collection, write_collection
+from cnaps.errors import CnapsError
+from cnaps.images.decoding import FORMATS
+from cnaps.runtime.taskfile import read_task, write_task
+from cnaps.studio.store import Project
+from cnaps.training.checkpoint import load_checkpoint, save_checkpoint
+
+from . import fuzzing, victims
+from .common import (
     Row,
     Scale,
     command,
@@ -30,17 +41,7 @@ from common import (
     server,
     small_model,
 )
-from common import small_task as learn
-from PIL import Image
-
-from cnaps import load_model
-from cnaps.cli.integrity import find_problems
-from cnaps.data.collection import Collection, write_collection
-from cnaps.errors import CnapsError
-from cnaps.images.decoding import FORMATS
-from cnaps.runtime.taskfile import read_task, write_task
-from cnaps.studio.store import Project
-from cnaps.training.checkpoint import load_checkpoint, save_checkpoint
+from .common import small_task as learn
 
 
 def broken_files(count: int) -> list[tuple[str, bytes]]:
@@ -154,7 +155,7 @@ def mixed_requests(scale: Scale, folder: Path) -> list[Row]:
             time.sleep(min(1.0, scale.seconds / 30))
         alive = process.poll() is None and client.get("/health").json()["status"] == "ok"
     third = max(1, len(samples) // 3)
-    middle, late = np.median(samples[third : 2 * third]) / 1e6, np.median(samples[2 * third :]) / 1e6
+    middle, late = median(samples[third : 2 * third]) / 1e6, median(samples[2 * third :]) / 1e6
     seen = ", ".join(f"{n} x {code}" for code, n in sorted(counts.items()))
     text = f"{seen}; memory {middle:.0f} MB in the middle third, {late:.0f} MB in the last"
     ok = alive and not any(code.startswith("5") for code in counts) and late < 1.05 * middle + 10

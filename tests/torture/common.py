@@ -27,12 +27,12 @@ from cnaps.nn.backbones import register_backbone
 from cnaps.runtime.engine import open_engine
 from cnaps.runtime.task import Examples, FittedTask
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from conftest import small_backbone
+from ..models import small_backbone
 
 os.environ["CNAPS_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
 # the server that forks processes finds modules to load ahead by this alone
-os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+ROOT = str(Path(__file__).resolve().parents[2])
+os.environ["PYTHONPATH"] = os.pathsep.join([ROOT, os.environ.get("PYTHONPATH", "")])
 
 
 @dataclass(frozen=True)
@@ -165,8 +165,8 @@ def memory(pid: int) -> int:
 
 _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload([
-    "victims", "kills", "broken", "limits", "cnaps.training.start", "cnaps.data.prepare", "accelerate",
-    "sklearn.datasets", "cnaps.training.curves", "cnaps.data.readers",
+    *(f"{__package__}.{name}" for name in ("victims", "kills", "broken", "limits")), "cnaps.training.start",
+    "cnaps.data.prepare", "accelerate", "sklearn.datasets", "cnaps.training.curves", "cnaps.data.readers",
 ])  # fmt: skip
 
 

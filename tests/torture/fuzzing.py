@@ -13,7 +13,6 @@ import io
 import json
 import math
 import shutil
-import sys
 import tempfile
 import zipfile
 from collections import Counter
@@ -44,8 +43,7 @@ from cnaps.training.run import check_environment, latest_checkpoint
 from cnaps.training.settings import build, build_saved, read_settings
 from cnaps.training.start import build_model
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "compatibility"))
-import make
+from ..compatibility import make
 
 STORED = make.STORED
 CHECKPOINT = "checkpoints/step-00000001.safetensors"
@@ -397,10 +395,10 @@ def spoil_bundle(folder: Path, rng: np.random.Generator) -> None:
         weights = save({name: t.contiguous() for name, t in tensors.items()})
     else:
         name = sorted(graphs)[int(rng.integers(len(graphs)))]
-        data = bytearray(graphs[name])
-        for at in rng.integers(0, len(data), int(rng.integers(1, 5))):
-            data[at] = int(rng.integers(256))
-        graphs = {**graphs, name: bytes(data)} if rng.random() < 0.9 else {**graphs, name: b""}
+        changed = bytearray(graphs[name])
+        for at in rng.integers(0, len(changed), int(rng.integers(1, 5))):
+            changed[at] = int(rng.integers(256))
+        graphs = {**graphs, name: bytes(changed)} if rng.random() < 0.9 else {**graphs, name: b""}
     for table, parts in (
         (config, [weights]),
         (about, [part for name in sorted(graphs) for part in (name.encode(), graphs[name])]),
@@ -455,10 +453,10 @@ def spoil_project_zip(folder: Path, rng: np.random.Generator) -> None:
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED if rng.random() < 0.5 else zipfile.ZIP_STORED) as archive:
         for name, data in parts.items():
             archive.writestr(name, data)
-    data = bytearray(out.getvalue())
+    whole = bytearray(out.getvalue())
     if which > 0.7:
-        _spoil_headers(data, rng)
-    (folder / "p.zip").write_bytes(data)
+        _spoil_headers(whole, rng)
+    (folder / "p.zip").write_bytes(whole)
 
 
 def read_project_zip(folder: Path) -> None:

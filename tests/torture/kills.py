@@ -11,10 +11,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-import independent
 import numpy as np
-import victims
-from common import BACKBONE, Row, Scale, digits, encoded, small_model, small_task, start
 
 from cnaps import load_model
 from cnaps.data.collection import Collection, write_collection
@@ -23,6 +20,9 @@ from cnaps.runtime.taskfile import read_task, write_task
 from cnaps.studio.store import Project
 from cnaps.training.checkpoint import load_checkpoint
 from cnaps.training.run import checkpoints
+
+from . import independent, victims
+from .common import BACKBONE, Row, Scale, digits, encoded, small_model, small_task, start
 
 
 def _kill(process: BaseProcess, ready: str, wait: float) -> bool:

@@ -12,8 +12,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-import victims
-from common import (
+
+from cnaps import load_model
+from cnaps.data.prepare import prepare
+from cnaps.errors import CnapsError
+from cnaps.runtime.engine import open_engine
+from cnaps.runtime.results import Result, write_results
+from cnaps.runtime.task import Examples, FittedTask
+from cnaps.runtime.taskfile import read_task, write_task
+from cnaps.studio.store import Project
+from cnaps.training.checkpoint import load_checkpoint, save_checkpoint
+
+from . import victims
+from .common import (
     Row,
     Scale,
     command,
@@ -25,16 +36,6 @@ from common import (
     small_model,
     small_task,
 )
-
-from cnaps import load_model
-from cnaps.data.prepare import prepare
-from cnaps.errors import CnapsError
-from cnaps.runtime.engine import open_engine
-from cnaps.runtime.results import Result, write_results
-from cnaps.runtime.task import Examples, FittedTask
-from cnaps.runtime.taskfile import read_task, write_task
-from cnaps.studio.store import Project
-from cnaps.training.checkpoint import load_checkpoint, save_checkpoint
 
 
 @contextlib.contextmanager
@@ -73,7 +74,8 @@ def _writers(disk: Path, source: Path) -> dict[str, Callable[[], object]]:
 
 
 def _refusals(writers: dict[str, Callable[[], object]]) -> tuple[list[str], list[str]]:
-    told, other = [], []
+    told: list[str] = []
+    other: list[str] = []
     for name, write in writers.items():
         try:
             write()

@@ -15,15 +15,15 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-import broken
-import kills
-import limits
 import torch
-from common import QUICK, Row, Scale
 
 from cnaps import __version__
 from cnaps.files import write_json, write_text
 from cnaps.parallel import cpu_count
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.torture import broken, kills, limits
+from tests.torture.common import QUICK, Row, Scale
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, KEPT = ROOT / "docs" / "reliability.md", ROOT / "out" / "torture.json"

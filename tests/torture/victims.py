@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from common import digits, encoded, small_model, small_task
-
 from cnaps.runtime.taskfile import write_task
 from cnaps.serving.decoding import Decoded, _decode
+
+from .common import digits, encoded, small_model, small_task
 
 
 class DecoderHere:

@@ -16,10 +16,7 @@ import pytest
 
 os.environ.setdefault("CNAPS_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))  # for `program`, here and in the processes that tests start
-
-import program  # noqa: E402  registers the small backbone
+from . import program  # registers the small backbone
 
 
 @pytest.fixture(scope="session")
@@ -90,7 +87,8 @@ def settings(digits: Path, theta: Path) -> dict[str, Any]:
 def start_process() -> Callable[..., BaseProcess]:
     """Start a function in a real process of its own; the imports are paid once, by the server that forks them."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["program", "accelerate", "cnaps.training.start", "cnaps.training.curves"])
+    loaded = [program.__name__, "accelerate", "cnaps.training.start", "cnaps.training.curves"]
+    context.set_forkserver_preload(loaded)
 
     def start(function: Callable[..., Any], *arguments: Any) -> BaseProcess:
         process = context.Process(target=function, args=arguments)
@@ -105,7 +103,7 @@ def cnaps() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run the command line in a process of its own."""
 
     def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(HERE / "program.py"), *map(str, arguments)]
+        command = [sys.executable, program.__file__, *map(str, arguments)]
         return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
     return run

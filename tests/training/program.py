@@ -6,9 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from conftest import SMALL_BACKBONE as SMALL_BACKBONE
-from conftest import small_backbone
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.models import small_backbone
 
 from cnaps.nn.backbones import register_backbone
 

@@ -7,6 +7,7 @@ import torch
 
 from cnaps.training.augment import augment_images, augment_task
 from cnaps.training.config import Augmentation
+from cnaps.training.settings import build
 from cnaps.training.tasks import task_generator
 
 TASK_LEVEL = ("flip", "rotate", "invert", "permute_channels", "recolour", "greyscale", "zoom")
@@ -23,7 +24,7 @@ def images() -> torch.Tensor:
 
 @pytest.mark.parametrize("name", TASK_LEVEL)
 def test_a_change_of_the_task_changes_every_image_alike(name: str, images: torch.Tensor) -> None:
-    options = Augmentation(**{name: 1.0})
+    options = build(Augmentation, {name: 1.0})
     # The second permutation of channels drawn may be the identity: look at several tasks.
     changed = False
     for index in range(4):
@@ -48,7 +49,7 @@ def test_each_image_is_turned_blurred_or_coloured_in_its_own_way(
     options: dict[str, float], images: torch.Tensor
 ) -> None:
     same = images[:1].repeat(8, 1, 1, 1)
-    context, targets, _ = augment_task(same, same, Augmentation(**options), task_generator(0, 0))
+    context, targets, _ = augment_task(same, same, build(Augmentation, options), task_generator(0, 0))
     everything = torch.cat([context, targets]).flatten(1)
     assert len(torch.unique(everything, dim=0)) == 16
 
@@ -76,7 +77,7 @@ def test_no_augmentation_is_the_identity(images: torch.Tensor) -> None:
 
 
 def test_the_same_seed_and_index_make_the_same_pictures(images: torch.Tensor) -> None:
-    options = Augmentation(**dict.fromkeys(TASK_LEVEL, 0.5), image_crop=0.2, image_jitter=0.2)
+    options = build(Augmentation, dict.fromkeys(TASK_LEVEL, 0.5) | {"image_crop": 0.2, "image_jitter": 0.2})
     first, again, other = (
         torch.cat(augment_task(images, images, options, task_generator(7, index))[:2]) for index in (3, 3, 4)
     )
@@ -151,7 +152,7 @@ def test_photographs_are_not_painted_on_plates(images: torch.Tensor) -> None:
 def test_a_task_knows_whether_things_are_still_seen_as_a_whole(
     options: dict[str, float], whole: bool, images: torch.Tensor
 ) -> None:
-    assert augment_task(images, images, Augmentation(**options), task_generator(0, 0)).whole is whole
+    assert augment_task(images, images, build(Augmentation, options), task_generator(0, 0)).whole is whole
 
 
 def test_a_small_window_does_not_show_things_as_a_whole(images: torch.Tensor) -> None:

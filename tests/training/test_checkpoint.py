@@ -66,7 +66,8 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_it_is_taken(tmp_path: P
 def test_an_optimiser_goes_on_as_if_nothing_had_happened() -> None:
     def make() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(0)
-        network = torch.nn.Conv2d(3, 5, 3).to(memory_format=torch.channels_last)
+        network = torch.nn.Conv2d(3, 5, 3)
+        network.weight.data = network.weight.data.contiguous(memory_format=torch.channels_last)
         return network, torch.optim.Adam(network.parameters(), lr=0.01)
 
     def step(network: torch.nn.Module, optimiser: torch.optim.Optimizer, seed: int) -> None:

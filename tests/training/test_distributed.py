@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import program
 import pytest
 import torch
 
@@ -19,6 +18,8 @@ from cnaps.training.config import TrainConfig
 from cnaps.training.run import checkpoints
 from cnaps.training.settings import build
 from cnaps.training.start import train
+
+from . import program
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_two_processes_stop_together_when_asked(
     settings["tasks"]["total"] = 4000
     config_file.write_text(json.dumps(settings))
     run = tmp_path / "run"
-    command = [sys.executable, program.__file__, "train", config_file, "--run", run, "--processes", "2"]
+    command = [sys.executable, program.__file__, "train", str(config_file), "--run", str(run), "--processes", "2"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         while process.poll() is None and not list(run.glob("checkpoints/step-*")):
             time.sleep(0.05)

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import program
 import pytest
 
 from cnaps.data.collection import write_collection
+
+from . import program
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,14 @@ import pytest
 import torch
 
 pytest.importorskip("transformers", reason="needs transformers: pip install 'cnaps[transformers]'")
-sys.path.insert(0, str(Path(__file__).parents[1] / "nn"))
-import families
 
 from cnaps import load_model
 from cnaps.nn.backbones import open_backbone
 from cnaps.training.config import TrainConfig
 from cnaps.training.settings import build
 from cnaps.training.start import train
+
+from ..nn import families
 
 
 @pytest.mark.parametrize("family", ["vit", "convnext"])
@@ -50,7 +49,7 @@ def test_the_command_trains_around_a_network_by_name(
     file = tmp_path / "config.json"
     settings["model"] = {"head": "cosine", "embedding_size": 0, "backbone": "to be given"}
     file.write_text(json.dumps(settings | {"init": {}}))
-    run = cnaps("train", file, "--out", tmp_path / "run", "--set", f"model.backbone=transformers:{folder}")
+    run = cnaps("train", file, "--out", tmp_path / "run", "--backbone", f"transformers:{folder}")
     assert run.returncode == 0, run.stderr
     assert "Loading weights" not in run.stderr
     missing = cnaps("train", file, "--out", tmp_path / "other", "--set", "model.backbone=transformers:./nothing")

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import program
 import pytest
 import torch
 
@@ -15,6 +14,8 @@ from cnaps.training.distributed import World
 from cnaps.training.pretraining import PretrainingJob
 from cnaps.training.run import checkpoints
 from cnaps.training.start import load_backbone, pretrain
+
+from . import program
 
 
 def make(digits: Path, **changes: object) -> PretrainConfig:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import program
 import pytest
 from PIL import Image
 
@@ -16,6 +15,8 @@ from cnaps.training.distributed import World
 from cnaps.training.episodic import EpisodicJob
 from cnaps.training.settings import build
 from cnaps.training.start import build_model, pretrain, train
+
+from ..models import SMALL_BACKBONE
 
 ALPHABETS = ("Greek", "Hebrew", "Latin", "Korean", "Futurama")  # the last one is held out
 
@@ -54,7 +55,7 @@ def test_training_on_two_real_sets_clearly_improves_unseen_classes(drawings: lis
     paths = [str(path) for path in drawings]
     first_stage = PretrainConfig(
         data=tuple(paths),
-        backbone=program.SMALL_BACKBONE,
+        backbone=SMALL_BACKBONE,
         epochs=5,
         drop_every=3,
         batch=32,
@@ -70,7 +71,7 @@ def test_training_on_two_real_sets_clearly_improves_unseen_classes(drawings: lis
         TrainConfig,
         {
             "data": {"train": paths, "valid": paths},
-            "model": {"backbone": program.SMALL_BACKBONE, "embedding_size": 16},
+            "model": {"backbone": SMALL_BACKBONE, "embedding_size": 16},
             "init": {"backbone": str(tmp_path / "theta")},
             "tasks": {"total": 480, "per_step": 4, "ways": 5, "shots": 5, "targets": 5},
             "optimiser": {"learning_rate": 2e-3, "clip": 1.0, "schedule": {"kind": "cosine", "warmup": 5}},

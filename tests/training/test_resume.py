@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import program
 import pytest
 import torch
 
@@ -21,6 +20,8 @@ from cnaps.training.config import TrainConfig
 from cnaps.training.run import checkpoints
 from cnaps.training.settings import build
 from cnaps.training.start import train
+
+from . import program
 
 
 def final_tensors(run: Path) -> dict[str, torch.Tensor]:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from cnaps import CNAPs
 from cnaps.errors import CheckpointError, InputError
 from cnaps.training.config import Data, Init, PretrainConfig, Schedule, TrainConfig
 from cnaps.training.settings import apply_changes, build, build_saved, read_settings
@@ -88,9 +89,11 @@ def test_a_run_may_start_with_an_r_of_its_own_and_the_same_film() -> None:
     configs = [TrainConfig(data=Data(train=("-",)), model=table, init=Init(regulariser=r)) for r in (None, 0.1)]
     published, chosen = (build_model(config) for config in configs)
     images, labels = torch.rand(4, 3, 64, 64), torch.tensor([0, 0, 1, 1])
+    assert isinstance(published, CNAPs)
+    assert isinstance(chosen, CNAPs)
     with torch.no_grad():
         first, second = (model.adapt(images, labels).film.vector() for model in (published, chosen))
     torch.testing.assert_close(first, second, atol=1e-6, rtol=1e-5)
     assert chosen.adaptation is not None
-    assert all(torch.all(g.regulariser == 0.1) for g in chosen.adaptation.generators)
+    assert all(torch.all(g.get_parameter("regulariser") == 0.1) for g in chosen.adaptation.generators)
     assert published.regularization() < 0.1 < chosen.regularization()

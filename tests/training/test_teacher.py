@@ -4,11 +4,13 @@ from typing import Any
 
 import pytest
 import torch
-from test_episodic import gradients, make_job, never
 from torch.nn import functional as F
 
 from cnaps.errors import InputError
+from cnaps.nn.adapted import Adapted
 from cnaps.training.teacher import Teacher
+
+from .test_episodic import gradients, make_job, never
 
 TEACHER = ("teacher.weight=4", "teacher.size=48", "teacher.collections=['digits']")
 PLAIN = ("memory={}", "augmentation={}")
@@ -50,6 +52,7 @@ def test_features_come_closer_to_the_teachers(settings: dict[str, Any]) -> None:
     def distance() -> float:
         assert job._teacher is not None
         adapted = job.model.adapt(job.model.preprocess(task.context_images), task.context_labels)
+        assert isinstance(adapted, Adapted)
         targets = adapted.features(job.model.preprocess(task.target_images))
         return job._teacher.loss(task, adapted, targets).item()
 
@@ -66,6 +69,7 @@ def test_context_and_targets_are_both_taught(settings: dict[str, Any]) -> None:
     task = next(job._load_from(0))
     context = job.model.preprocess(task.context_images)
     adapted = job.model.adapt(context, task.context_labels)
+    assert isinstance(adapted, Adapted)
     targets = adapted.features(job.model.preprocess(task.target_images))
     keys = [*task.context_keys, *task.target_keys]
     wanted = job._teacher.features(task.collection, keys, torch.cat([task.context_images, task.target_images]))

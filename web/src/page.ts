@@ -61,8 +61,9 @@ $("#camera").addEventListener("click", async () => {
   video.hidden = $("#live").hidden = !stream;
   while (stream) {
     await new Promise(requestAnimationFrame);
-    if (!video.videoWidth || !stream) continue;
-    const found = await ask(await createImageBitmap(video));
+    const bitmap = stream && video.videoWidth ? await createImageBitmap(video).catch(() => null) : null;
+    if (!bitmap) continue; // there is no picture yet
+    const found = await ask(bitmap);
     if (!("error" in found)) $("#live").replaceChildren(answer(found));
   }
 });

@@ -110,7 +110,7 @@ async function follow(now: Plan): Promise<void> {
     const old = base;
     if (now.task) {
       const task = await readTask(model, now.task);
-      base = new FittedTask(model, task, await model.network(task.film));
+      base = new FittedTask(model, task, await model.network(task.film, task.imageSize));
       features = new Map();
     } else {
       const size = chooseSize(model.about.image_sizes, examples.map((id) => looks.get(id)!));
@@ -162,9 +162,26 @@ async function conclude(now: Plan, names: string[], thorough: boolean): Promise<
   if (thorough) await test(made, now, keys);
   if (judged && thorough) {
     const fit = await made.leftOut(answers, labels, async () => { await breathe(); check(now); });
-    const worst = suspects(fit, labels).map(([i, k]) => ({ id: examples[i], better: keys[k], fit: fit[i][labels[i]], better_fit: fit[i][k] }));
+    const worst = (await doubted(made, fit, answers, labels, now)).map(([i, k]) => ({ id: examples[i], better: keys[k], fit: fit[i][labels[i]], better_fit: fit[i][k] }));
     tell({ ...insight, review: { ...leftOutScore(fit, labels), suspects: worst, ...mistakes(fit, labels, examples, keys) } });
   }
+}
+
+const CORRECTED = 8, FEW = 500; // labels that are corrected in thought, of examples at most
+
+// Labels that look wrong, without those that another wrong one makes look so: the worst is corrected and the others are
+// judged again, a few times; of large sets a wrong one spoils little.
+async function doubted(task: FittedTask, fit: Float64Array[], rows: Float64Array[], labels: number[], now: Plan): Promise<[number, number][]> {
+  const found: [number, number][] = [], corrected = [...labels];
+  const left = () => suspects(fit, corrected).filter(([i]) => !found.some(([j]) => j === i));
+  for (let round = 0; round < (labels.length <= FEW ? CORRECTED : 0); round++) {
+    const [worst] = left();
+    if (!worst || corrected.filter((k) => k === corrected[worst[0]]).length < 3) break;
+    found.push(worst);
+    corrected[worst[0]] = worst[1];
+    fit = await task.leftOut(rows, corrected, async () => { await breathe(); check(now); });
+  }
+  return [...found, ...left()];
 }
 
 // How the images are answered that are held out of each class that is known by now.

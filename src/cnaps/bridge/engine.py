@@ -23,14 +23,15 @@ from cnaps.nn.film import Film
 from cnaps.nn.model import CNAPs, ModelConfig
 from cnaps.nn.task_model import TaskModel
 from cnaps.runtime.bundle import Bundle
-from cnaps.runtime.engine import BACKBONES, Adaptation, Engine, Network, Support
+from cnaps.runtime.engine import BACKBONES, Adaptation, Engine, Network, Support, reopen
 
 
 class TorchEngine:
     """A CNAPs model on any device."""
 
-    def __init__(self, model: CNAPs, name: str = "") -> None:
-        self.model, self.name = model, name
+    def __init__(self, model: CNAPs, name: str = "", source: str = "") -> None:
+        self.model, self.name, self._source = model, name, source
+        self._process = os.getpid()
         self.fingerprint, self.image_size, self.head = model.fingerprint(), model.image_size, model.head.numpy
         sites = model.backbone.site_channels if model.adaptation is not None else []
         self.film_numbers = 2 * sum(channels for stage in sites for channels in stage)
@@ -38,6 +39,12 @@ class TorchEngine:
         self.notes = model.notes
         normalisation = model.backbone.normalisation
         self.normalisation = normalisation.mean, normalisation.std
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and other processes open the model again, where it has a name; an object is pickled whole."""
+        if not self._source:
+            return TorchEngine, (self.model, self.name)
+        return reopen, (self._source, self.fingerprint)
 
     def check_size(self, size: int) -> int:
         """Torch runs at any size that leaves something to pool."""
@@ -92,6 +99,11 @@ class TorchEngine:
         return Bundle(asdict(self.model.config), describe(self.model), state, make_graphs(self.model))
 
     def _images(self, pixels: np.ndarray) -> Tensor:
+        if self._process != os.getpid():
+            raise InputError(
+                "torch does not go on in a process that was forked: start processes by spawn (multiprocessing) or "
+                "loky (joblib), or use a model with a bundle (`cnaps ship`)"
+            )
         return self.model.preprocess(torch.from_numpy(np.ascontiguousarray(pixels)))
 
     def _network(self, features: Callable[[Tensor], Tensor]) -> Network:
@@ -126,14 +138,14 @@ def _open_backbone(name: str, device: str) -> TorchEngine:
     config = ModelConfig(
         backbone=name, adaptation="none", embedding_size=0, head="ridge", image_size=backbone.image_size
     )
-    return TorchEngine(CNAPs(config, backbone).to(pick_device(device)))
+    return TorchEngine(CNAPs(config, backbone).to(pick_device(device)), source=name)
 
 
 @lru_cache(maxsize=4)
 def _open_folder(source: str, device: str, stamp: int) -> TorchEngine:
     model = load_model(source)
     try:
-        return TorchEngine(model.to(pick_device(device)), source if stamp == 0 else "")
+        return TorchEngine(model.to(pick_device(device)), source if stamp == 0 else "", source)
     except (RuntimeError, AssertionError) as error:  # no such device, or a build of torch without it
         reason = str(error).splitlines()[0]
         raise InputError(f"the device {device!r} cannot be used: {reason}") from error

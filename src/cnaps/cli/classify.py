@@ -49,7 +49,12 @@ _SORT = typer.Option(
     None, "--sort-into", help="Copy the images to folders named after classes, in this one: sorted."
 )
 _LINK = typer.Option(False, "--link", help="With --sort-into: links instead of copies, which take no space.")
-_MODEL = typer.Option(None, "--model", help="A model by name (see `cnaps models`) or folder.")
+_MODEL = typer.Option(
+    None, "--model", help="A model by name (see `cnaps models`) or folder, or transformers:FOLDER."
+)
+_BACKBONE = typer.Option(
+    None, "--backbone", help="A pre-trained network in place of a model: transformers:FOLDER or timm:NAME."
+)
 _SIZE = typer.Option(
     "auto", "--size", help="Side in pixels at which images are read, such as 160; auto decides by the examples."
 )
@@ -81,6 +86,7 @@ def classify(
     sort_to: Path | None = _SORT,
     link: bool = _LINK,
     model: str | None = _MODEL,
+    backbone: str | None = _BACKBONE,
     size: str = _SIZE,
     flip: bool = _FLIP,
     device: str = _DEVICE,
@@ -97,7 +103,7 @@ def classify(
     inputs = read_by([examples, *files, *_paths(labelled)], [*images, model])
     _check_outputs(out, report, save, inputs, force)
     _check_options(report, thumbnails, sort_to, link, [examples, *map(Path, images)])
-    fitted, left_out = _learn(labelled, model, flip, device, size)
+    fitted, left_out = _learn(labelled, _either(model, backbone), flip, device, size)
     level = _none_level(fitted, none_of_these, none_above)
     results, skipped = _classify_files(fitted, files, top, level)
     results = _with_truth(results, images, files, fitted)
@@ -116,6 +122,7 @@ def fit(
     examples: Path = _EXAMPLES,
     task: Path = typer.Argument(..., help="The task file to write, such as birds.task."),
     model: str | None = _MODEL,
+    backbone: str | None = _BACKBONE,
     size: str = _SIZE,
     flip: bool = _FLIP,
     device: str = _DEVICE,
@@ -126,7 +133,7 @@ def fit(
 
     labelled = find_examples(examples)
     _check_outputs(None, None, task, read_by([examples, *_paths(labelled)], [model]), force)
-    fitted, left_out = _learn(labelled, model, flip, device, size)
+    fitted, left_out = _learn(labelled, _either(model, backbone), flip, device, size)
     from cnaps.runtime.taskfile import write_task
 
     write_task(task, fitted)
@@ -310,6 +317,16 @@ def _sort(results: list[Result], folder: Path | None, link: bool) -> None:
         from cnaps.runtime.sorting import sort_into
 
         sort_into(folder, results, link=link)
+
+
+def _either(model: str | None, backbone: str | None) -> str | None:
+    from cnaps.errors import InputError
+
+    if model is not None and backbone is not None:
+        raise InputError("--model or --backbone, not both: a model has its own backbone")
+    if backbone is not None and not backbone.startswith(("transformers:", "timm:")):
+        raise InputError(f"--backbone is transformers:FOLDER, transformers:HUB/ID or timm:NAME, not {backbone}")
+    return model or backbone
 
 
 def _learn(

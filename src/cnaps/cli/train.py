@@ -32,6 +32,9 @@ def train(
     learner: str | None = typer.Option(
         None, help="The method to train, see `cnaps learners`; cnaps if not given."
     ),
+    backbone: str | None = typer.Option(
+        None, help="The network to adapt, in place of model.backbone: transformers:FOLDER, timm:NAME or its name."
+    ),
     run: Path | None = RUN,
     resume: Path | None = RESUME,
     changes: list[str] = SET,
@@ -40,6 +43,8 @@ def train(
     show_config: bool = SHOW,
 ) -> None:
     """Train the adaptation networks (phi) on tasks; theta stays as it is."""
+    if backbone is not None:
+        changes = [f'model.backbone="{backbone}"', *changes]
     if learner is not None:
         changes = [*_learner_settings(learner), *changes]
     _start("train", config, run, resume, changes, device, processes, show_config)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -37,8 +37,7 @@ def read_pixels(source: ImageInput, size: int) -> np.ndarray:
     >>> read_pixels(np.ones((20, 30, 3)), 8).shape
     (8, 8, 3)
     """
-    if is_torch_array(source):
-        source = _tensor_as_array(source)
+    source = _opened(source)
     if isinstance(source, np.ndarray):
         _check_values(source)
     elif isinstance(source, os.PathLike):
@@ -64,13 +63,12 @@ def look_at(source: ImageInput) -> Look | None:
     Look(side=24.49489742783178, ink=True)
     """
     try:
+        source = _opened(source)
         if isinstance(source, str | os.PathLike | bytes):
             file: Any = source if isinstance(source, bytes) else Path(source)
             with Image.open(io.BytesIO(file) if isinstance(file, bytes) else file, formats=FORMATS) as header:
                 side = float(header.width * header.height) ** 0.5
             return replace(Look.at(load_image(file, at_least=64)), side=side)
-        if is_torch_array(source):
-            source = _tensor_as_array(source)
         return Look.at(load_image(source))
     except (CnapsError, OSError, ValueError):
         return None
@@ -136,6 +134,15 @@ def stream(
 
 def _stack(arrays: list[np.ndarray]) -> np.ndarray:
     return np.stack(arrays).transpose(0, 3, 1, 2)  # (n, 3, S, S), channels last in memory
+
+
+def _opened(source: ImageInput) -> ImageInput:
+    """A tensor as an array, and what a table of images holds, `{"bytes": ..., "path": ...}`, as one of the two."""
+    if is_torch_array(source):
+        return _tensor_as_array(source)
+    if isinstance(source, Mapping) and source.keys() == {"bytes", "path"}:
+        return source["path"] if source["bytes"] is None else source["bytes"]
+    return source
 
 
 def _tensor_as_array(tensor: Any) -> np.ndarray:

@@ -13,7 +13,15 @@ import numpy as np
 
 from cnaps.errors import InputError
 from cnaps.maths.arrays import sigmoid, split
-from cnaps.maths.heads import CosineHead, Head, LinearHead, MahalanobisHead, RidgeHead, orthonormal_rows
+from cnaps.maths.heads import (
+    CosineHead,
+    Head,
+    LinearHead,
+    MahalanobisHead,
+    RidgeHead,
+    few_shot_bias,
+    orthonormal_rows,
+)
 from cnaps.maths.statistics import ClassStatistics
 
 
@@ -91,7 +99,11 @@ def _ridge(head: RidgeHead, x: np.ndarray, labels: np.ndarray, members: np.ndarr
         diagonal = inverse.diagonal()[mine] - (own * change).sum(1)
         answers = (inverse @ wanted)[mine] - change[:, :1] * (ones @ wanted) - change[:, 1:] * (solved @ wanted)
         regression = wanted[mine] - answers / diagonal[:, None]
-        logits[mine] = temperature[0] * regression + temperature[1] * around.cosines
+        counts = np.tile(1 / averages.max(1), (len(mine), 1))  # (m, C)
+        deviation = kernel.diagonal().sum() - kernel.diagonal()[mine] - (counts * around.norms).sum(1)
+        ridge_itself = np.exp(numbers["log_ridge"])
+        bias = few_shot_bias(counts, deviation, around.spread, around.size, ridge_itself, temperature)
+        logits[mine] = temperature[0] * regression + temperature[1] * around.cosines + bias
     return logits
 
 
@@ -114,6 +126,7 @@ class _Centred:
         rows, weight = np.arange(len(mine)), averages[k, mine[0]]
         shares = np.tile(averages.mean(0), (len(mine), 1))  # (m, N): what each example adds to the centre
         shares[rows, mine] = 0
+        middles = ((shares @ kernel) * shares).sum(1)  # (m,): of the mean of class means, squared
         self.centre = shares @ crossed  # (m, N): inner products of examples with the centre
         self.length = ((shares @ squared) * shares).sum(1)  # (m,): of the centre, squared
         itself, own = kernel.diagonal()[mine], self.centre[rows, mine]
@@ -124,8 +137,11 @@ class _Centred:
         norms[:, k] += weight * (weight * itself - 2 * inner[:, k])
         inner[:, k] -= weight * itself
         middle[:, k] -= weight * own
+        self.norms, self.spread = norms, norms.sum(1) - len(averages) * middles
         length = self.length[:, None]
-        sizes = (norms - 2 * middle + length) * ((itself - 2 * own)[:, None] + length)
+        prototypes = norms - 2 * middle + length
+        self.size = prototypes.mean(1)  # (m,): of the prototypes, squared
+        sizes = prototypes * ((itself - 2 * own)[:, None] + length)
         self.cosines = (inner - middle - own[:, None] + length) / np.sqrt(np.maximum(sizes, 1e-24))  # (m, C)
 
 

@@ -29,15 +29,24 @@ class ClassStatistics:
     scatter: tuple[Array, ...] | None = None  # for each class F (r, d), F'F = sum (x - mean)(x - mean)', r <= d
 
     @classmethod
-    def of(cls, features: Array, labels: Array, ways: int, *, scatter: bool) -> ClassStatistics:
-        """From features (N, d) and class indices (N,) in 0..ways-1, each of which occurs."""
+    def of(
+        cls, features: Array, labels: Array, ways: int, *, scatter: bool, weights: Array | None = None
+    ) -> ClassStatistics:
+        """From features (N, d) and class indices (N,) in 0..ways-1, each of which occurs.
+
+        An example of weight 2 (N,) counts as one that was seen twice.
+        """
         xp = namespace(features)
         members = members_of(labels, ways, features)
+        if weights is not None:
+            members = members * cast(weights, features)
         counts = xp.sum(members, axis=1)
         means = members @ features / counts[:, None]
         if not scatter:
             return cls(counts, means)
         rows = features - xp.take(means, labels, axis=0)
+        if weights is not None:
+            rows = rows * xp.sqrt(cast(weights, features))[:, None]
         return cls(counts, means, tuple(_bounded(rows[labels == k]) for k in range(ways)))
 
     def select(self, indices: Sequence[int]) -> ClassStatistics:

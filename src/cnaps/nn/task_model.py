@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -74,7 +74,7 @@ class TaskModel(nn.Module):
         """Where the model lives."""
         return next(self.backbone.parameters()).device
 
-    def train(self, mode: bool = True) -> TaskModel:
+    def train(self, mode: bool = True) -> Self:
         """Training mode for phi; the backbone's norms stay as they are unless it is trained jointly."""
         super().train(mode)
         if self.config.backbone_norm == "running":

@@ -28,11 +28,15 @@ Network: TypeAlias = Callable[[np.ndarray], np.ndarray]  # pixels uint8 (n, 3, S
 
 @dataclass(frozen=True)
 class Support:
-    """Examples as an engine reads them: pixels uint8 (N, 3, S, S) and classes 0..ways-1 (N,)."""
+    """Examples as an engine reads them: pixels uint8 (N, 3, S, S) and classes 0..ways-1 (N,).
+
+    Weights (N,) are for class statistics: FiLM reads every example once.
+    """
 
     pixels: np.ndarray
     labels: np.ndarray
     ways: int
+    weights: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -88,12 +92,13 @@ class OnnxEngine:
         about = bundle.about["normalisation"]
         self.normalisation = tuple(about["mean"]), tuple(about["std"])
         self._sessions: dict[str, Any] = {}  # of what no task changes
+        self._process = os.getpid()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and other processes open the model again: a pickle holds its name, not the network."""
         if not self._folder:
             return OnnxEngine, (self._bundle, self.name)
-        return _reopen, (self.name or self._folder, self.fingerprint)
+        return reopen, (self.name or self._folder, self.fingerprint)
 
     def check_size(self, size: int) -> int:
         """A size that the graphs can be used at."""
@@ -133,7 +138,8 @@ class OnnxEngine:
                 pooled.append(np.concatenate([mean for _, mean in chunks]))
         features = self.head.embed(np.concatenate(pooled, 1))
         vector = np.concatenate(film) if film else np.empty(0, np.float32)
-        return Adaptation(vector, features, embedding, self._network(sessions))
+        network = self._network(sessions, lambda: self._with(vector, size))
+        return Adaptation(vector, features, embedding, network)
 
     def embedding(self, pixels: np.ndarray) -> np.ndarray:
         """The mean over the rows of the set encoder."""
@@ -151,22 +157,34 @@ class OnnxEngine:
 
     def network(self, film: np.ndarray, image_size: int) -> Network:
         """Stem and stages with FiLM in their weights."""
+        return self._network(self._with(film, image_size), lambda: self._with(film, image_size))
+
+    def frozen(self) -> Network:
+        """Without FiLM and without what training added to the weights."""
+        layers, names = self._bundle.frozen_layers, ("stem", *self._bundle.stages)
+
+        def make() -> list[Any]:
+            return [self._session(name, layers) for name in names]
+
+        return self._network(make(), make)
+
+    def _with(self, film: np.ndarray, image_size: int) -> list[Any]:
+        """The sessions of stem and stages with FiLM."""
         sessions, start = [self._stem(image_size)], 0
         for stage, sites in enumerate(self._bundle.sites):
             count = 2 * sum(site.channels for site in sites)
             sessions.append(self._stage(stage, film[start : start + count] if count else None, image_size))
             start += count
-        return self._network(sessions)
+        return sessions
 
-    def frozen(self) -> Network:
-        """Without FiLM and without what training added to the weights."""
-        layers = self._bundle.frozen_layers
-        return self._network([self._session(name, layers) for name in ("stem", *self._bundle.stages)])
-
-    def _network(self, sessions: Sequence[Any]) -> Network:
-        every = self._bundle.settings["features"] == "all"
+    def _network(self, sessions: Sequence[Any], again: Callable[[], Sequence[Any]]) -> Network:
+        """One session after the other; made `again` in a forked process, which has not got their threads."""
+        every, process = self._bundle.settings["features"] == "all", os.getpid()
 
         def run(pixels: np.ndarray) -> np.ndarray:
+            nonlocal sessions, process
+            if process != os.getpid():
+                sessions, process = again(), os.getpid()
             rows = []
             for part in _chunks(pixels):
                 maps, pooled = self._images(part), []
@@ -204,6 +222,8 @@ class OnnxEngine:
 
     def _fixed(self, key: str, name: str, weights: Weights) -> Any:
         """A session that all tasks share."""
+        if self._process != os.getpid():
+            self._sessions, self._process = {}, os.getpid()
         if key not in self._sessions:
             self._sessions[key] = self._session(name, weights)
         return self._sessions[key]
@@ -331,7 +351,8 @@ def _open_bundle(folder: str, name: str, stamp: int) -> OnnxEngine:
     return OnnxEngine(read_bundle(folder), name, folder)
 
 
-def _reopen(source: str, fingerprint: str) -> Engine:
+def reopen(source: str, fingerprint: str) -> Engine:
+    """A model by its name or folder, which must be the one that it was."""
     engine = open_engine(source)
     if engine.fingerprint != fingerprint:
         raise CheckpointError(f"the model {source} is another one now ({engine.fingerprint}, not {fingerprint})")

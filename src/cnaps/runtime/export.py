@@ -55,8 +55,10 @@ def onnx_bytes(task: FittedTask, more: Mapping[str, str] | None = None) -> bytes
         drawing.kept.append(graph.tensors)
     features = drawing.embedded(task.engine.head, bundle)
     logits = drawing.classified(task.classifier, features)
-    drawing.add("Div", logits, drawing.tensor(np.float32(task.temperature)), to="calibrated")
-    drawing.add("Softmax", "calibrated", to="probabilities", axis=1)
+    calibrated = drawing.add("Div", logits, drawing.tensor(np.float32(task.temperature)))
+    if task.prior is not None:
+        calibrated = drawing.add("Add", calibrated, drawing.tensor(_row(task.prior)))
+    drawing.add("Softmax", calibrated, to="probabilities", axis=1)
     drawing.novelty(task, features)
     nodes = b"".join(drawing.nodes)
     used = {name: value for name, value in weights.items() if name.encode() in nodes}
@@ -154,7 +156,8 @@ class _Drawing:
             away = self.add("Sub", x, self.tensor(_row(classifier.centre)))
             v = self.add("Mul", away, self.tensor(_row(classifier.weight)))
             regression = self.matrix(v, classifier.regression)
-            return self.add("Add", regression, self.matrix(self.unit(v), classifier.prototypes))
+            logits = self.add("Add", regression, self.matrix(self.unit(v), classifier.prototypes))
+            return self.add("Add", logits, self.tensor(_row(classifier.bias)))
         if isinstance(classifier, heads.MahalanobisClassifier):
             inside = self.matrix(x, classifier.basis)
             lengths = [self.add("ReduceSumSquare", y, self.tensor(np.array([1], np.int64))) for y in (x, inside)]

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -34,6 +35,9 @@ _UNSOUND = "this task gives no probabilities: its numbers, or those of its model
 
 _LOOKED_AT = 16  # examples that decide about the size
 _JUDGED, _JUDGED_CLASSES = 150, 100  # about as many examples are left out in turn; of more classes, none
+_QUICK = 400  # examples that are left out in turn in less than a second
+_PICKLED = 600_000  # bytes of scatter that are pickled exactly; more goes as into a task file
+_KEPT = 100  # features of examples of a class that a task remembers, to tell what is unlike them
 
 
 def choose_size(
@@ -60,14 +64,25 @@ def choose_size(
 
 @dataclass(frozen=True)
 class Examples:
-    """Labelled images, decoded: pixels uint8 (N, 3, S, S) and the name of the class of each."""
+    """Labelled images, decoded: pixels uint8 (N, 3, S, S), the class of each, and how much it counts."""
 
     pixels: np.ndarray
     names: list[Name]
+    weights: np.ndarray | None = None  # (N,) above 0; None: every example counts alike
 
     @classmethod
-    def read(cls, images: Images, labels: Sequence[Any], size: int, on_error: OnError | None = None) -> Examples:
-        """Decode labelled images; without `on_error` a broken one is raised, with it the rest is kept."""
+    def read(
+        cls,
+        images: Images,
+        labels: Sequence[Any] | np.ndarray,
+        size: int,
+        on_error: OnError | None = None,
+        weights: Sequence[float] | np.ndarray | None = None,
+    ) -> Examples:
+        """Decode labelled images; without `on_error` a broken one is raised, with it the rest is kept.
+
+        Examples of weight 0 are left out.
+        """
         names = check_names(labels)
         sources = as_images(images)
         images = sources if isinstance(sources, Sized) else list(sources)
@@ -78,12 +93,20 @@ class Examples:
         for indices, pixels in stream(images, size, on_error=on_error):
             where += indices
             batches.append(pixels)
-        return cls(np.concatenate(batches), [names[i] for i in where])
+        read = cls(np.concatenate(batches), [names[i] for i in where])
+        if weights is None:
+            return read
+        counted = check_weights(weights, len(names))[where]
+        return replace(read, weights=counted)._at(np.flatnonzero(counted))
 
     def of(self, names: Iterable[Name]) -> Examples:
         """Those of some classes."""
-        keep = [i for i, name in enumerate(self.names) if name in set(names)]
-        return Examples(self.pixels[keep], [self.names[i] for i in keep])
+        wanted = set(names)
+        return self._at([i for i, name in enumerate(self.names) if name in wanted])
+
+    def _at(self, places: Sequence[int] | np.ndarray) -> Examples:
+        weights = None if self.weights is None else self.weights[places]
+        return Examples(self.pixels[places], [self.names[i] for i in places], weights)
 
     def concerns(self, titles: Sequence[str] | None = None) -> list[str]:
         """What may be wrong with the labels, a sentence each; `titles` name the images."""
@@ -120,6 +143,8 @@ class FittedTask:
     image_size: int
     threshold: float | None = None  # the novelty beyond which an image is none of the classes, where it is known
     calibration: float = 0.0  # what the first examples, left out in turn, said of log T beside the model's notes
+    prior: np.ndarray | None = None  # (C,) logarithms of class weights; None: every class counts alike
+    fits: np.ndarray | None = None  # (n,) what examples are given for their own class when left out; None: not yet
 
     @classmethod
     def learn(cls, engine: Engine, examples: Examples, *, flip: bool = False) -> FittedTask:
@@ -129,12 +154,12 @@ class FittedTask:
         support = _support(examples, names, flip)
         made = engine.adapt(support)
         with _sound():
-            statistics = _statistics(engine, made.features, support.labels, len(names))
+            statistics = _statistics(engine, made.features, support, len(names))
         task = cls(engine, names, made.film, statistics, made.embedding, len(support.labels), size)
         plain = slice(len(examples.names))  # a mirror image is no other example
         features, labels = made.features[plain], support.labels[plain]
-        own = task._own_calibration(features, labels)
-        return replace(task, threshold=task.none_level(features, labels), calibration=own)._running(made.network)
+        task = replace(task, calibration=task._own_calibration(features, labels))
+        return task._running(made.network)._judged_by(features, examples.names)
 
     def update(self, examples: Examples, *, mode: str = "freeze", flip: bool = False) -> FittedTask:
         """After more examples, of known classes or new ones; earlier images are not needed.
@@ -156,10 +181,10 @@ class FittedTask:
             share = len(support.labels) / (len(support.labels) + self.seen)
             embedding = self.embedding + share * (self.engine.embedding(support.pixels) - self.embedding)
         order = [*self.names, *(name for name in here if name not in self.names)]
-        added = _statistics(self.engine, features, support.labels, len(here))
+        added = _statistics(self.engine, features, support, len(here))
         merged = self.statistics.merge(added, [order.index(name) for name in here], len(order))
         names = sorted(order)
-        return FittedTask(
+        learned = FittedTask(
             self.engine,
             names,
             film,
@@ -168,7 +193,13 @@ class FittedTask:
             self.seen + len(support.labels),
             self.image_size,
             calibration=self.calibration,
+            prior=self._prior_of(names),
         )._running(network)
+        if self.shown is None or network is not self._network:  # earlier features are of other FiLM
+            return learned
+        earlier, given = self.shown
+        plain = features[: len(examples.names)]
+        return learned._judged_by(np.concatenate([earlier, plain]), [*given, *examples.names])
 
     def forget(self, names: Iterable[Name]) -> FittedTask:
         """Without some classes; FiLM and what it was made from stay."""
@@ -179,19 +210,47 @@ class FittedTask:
         keep = [i for i, name in enumerate(self.names) if name not in gone]
         if not keep:
             raise InputError("cannot forget every class: at least one must remain")
-        return self.with_classes([self.names[i] for i in keep], self.statistics.select(keep), self.seen)
+        left = [self.names[i] for i in keep]
+        changed = self.with_classes(left, self.statistics.select(keep), self.seen)
+        if self.shown is None:
+            return changed
+        features, given = self.shown
+        staying = [i for i, name in enumerate(given) if name in left]
+        return changed._judged_by(features[staying], [given[i] for i in staying])
 
     def refit(self, features: np.ndarray, labels: np.ndarray) -> FittedTask:
         """The same classes and FiLM, learned from nothing but these features (n, d) and labels of 0..C-1 (n,)."""
-        statistics = _statistics(self.engine, features, labels, len(self.names))
+        ways, scatter = len(self.names), self.engine.head.needs_scatter
+        statistics = ClassStatistics.of(features, labels, ways, scatter=scatter)
         return self.with_classes(self.names, statistics, len(labels))
 
     def with_classes(
         self, names: Sequence[Name], statistics: ClassStatistics, seen: int, threshold: float | None = None
     ) -> FittedTask:
         """Other classes under the same FiLM."""
-        changed = replace(self, names=list(names), statistics=statistics, seen=seen, threshold=threshold)
+        changed = replace(
+            self,
+            names=list(names),
+            statistics=statistics,
+            seen=seen,
+            threshold=threshold,
+            prior=self._prior_of(names),
+            fits=None,
+        )
         return changed._running(self._network)
+
+    def weighed(self, weights: Mapping[Name, float]) -> FittedTask:
+        """With classes that count more or less than others: the odds of a class of weight 2 are doubled."""
+        unknown = [name for name in weights if name not in self.names]
+        if unknown:
+            raise InputError(f"a weight for the class {unknown[0]!r}: the classes are {_some(self.names)}")
+        found = np.array([weights.get(name, 1.0) for name in self.names], np.float64)
+        if not ((found > 0) & np.isfinite(found)).all():
+            raise InputError("the weight of a class is a number above 0")
+        prior = None if (found == 1).all() else np.log(found)
+        changed = replace(self, prior=prior, fits=None)._running(self._network)
+        changed.__dict__["shown"] = self.shown
+        return changed
 
     @property
     def temperature(self) -> float:
@@ -205,13 +264,21 @@ class FittedTask:
 
     def probabilities(self, features: np.ndarray) -> np.ndarray:
         """Class probabilities (n, C) of features (n, d)."""
+        return softmax(self.logits(features))
+
+    def logits(self, features: np.ndarray) -> np.ndarray:
+        """Logarithms of probabilities (n, C) of features (n, d), up to a number for each row."""
         if len(self.names) < 2:
             raise InputError(f"only the class {self.names[0]!r} is known: at least two classes are needed")
         with _sound():
-            found = softmax(self.classifier(features) / self.temperature)
+            found = self._calibrated(self.classifier(features))
         if not np.isfinite(found).all():
             raise InputError(_UNSOUND)
         return found
+
+    def _calibrated(self, logits: np.ndarray) -> np.ndarray:
+        exact = logits.astype(np.float64) / self.temperature
+        return exact if self.prior is None else exact + self.prior
 
     @cached_property
     def classifier(self) -> Classifier:
@@ -223,7 +290,7 @@ class FittedTask:
 
         Rows of NaN stand for examples that are alone in their class: without them the class would not exist.
         """
-        return softmax(left_out_logits(self.engine.head, features, labels) / self.temperature)
+        return softmax(self._calibrated(left_out_logits(self.engine.head, features, labels)))
 
     def _own_calibration(self, features: np.ndarray, labels: np.ndarray) -> float:
         if not 1 < len(self.names) <= _JUDGED_CLASSES:
@@ -245,6 +312,52 @@ class FittedTask:
         """What `threshold` is after examples with these features (n, d) and labels (n,); see `none_level`."""
         return none_level(features, labels, self.engine.head.emphasis(features), share)
 
+    def none_beyond(self, lost: float = 1 - STRANGE) -> float:
+        """The novelty beyond which an image is none of the classes, if so large a share of their own may be lost.
+
+        By the examples, each seen against the others of its class.
+        """
+        if not 0 < lost < 1:
+            raise InputError(f"the share of images that may be lost is between 0 and 1, such as 0.05, not {lost}")
+        level = self.threshold
+        if self.shown is not None and lost != 1 - STRANGE:
+            features, names = self.shown
+            level = self.none_level(features, self._places(names), 1 - lost)
+        elif lost != 1 - STRANGE:
+            raise InputError(
+                "a task file knows one level for none of these: take none_of_these=True, or fit again"
+            )
+        if level is None:
+            raise InputError(
+                "what is none of these can be told with four examples at least, each beside another of its class, "
+                "and not after learning on from a task file: add some, or fit again"
+            )
+        return level
+
+    @cached_property
+    def own_fits(self) -> np.ndarray | None:
+        """What `left_out` gives each example for its own class (n,); None where examples are not here any more."""
+        if self.fits is not None or self.shown is None:
+            return self.fits
+        features, names = self.shown
+        labels = self._places(names)
+        fits = self.left_out(features, labels)[np.arange(len(labels)), labels]
+        return fits[~np.isnan(fits)]
+
+    def set_level(self, coverage: float) -> float:
+        """The probability from which on a class belongs to a prediction set, by split conformal prediction.
+
+        Examples, each left out in turn, stand for a calibration set: the true class of a new image is at least so
+        probable as often as `coverage` says. 0, which lets every class in, where they are too few to say.
+        """
+        if not 0 < coverage < 1:
+            raise InputError(f"coverage is a share between 0 and 1, such as 0.9, not {coverage}")
+        fits = self.own_fits
+        if fits is None:
+            raise InputError("the examples are not here, and the task file does not say how they fit: fit again")
+        rank = math.ceil((len(fits) + 1) * coverage)
+        return 0.0 if rank > len(fits) else float(np.sort(fits)[len(fits) - rank])
+
     def embed(
         self, images: Images, on_error: OnError | None = None
     ) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
@@ -258,15 +371,66 @@ class FittedTask:
         for where, _, probabilities in self.embed(images, on_error):
             yield where, probabilities
 
+    def compact(self) -> FittedTask:
+        """As it goes to files and other processes: with what follows from examples, if they are not too many."""
+        quick = self.shown is not None and len(self.shown[1]) <= _QUICK
+        return replace(self, fits=self.own_fits) if quick else self
+
     def __getstate__(self) -> dict[str, Any]:
-        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+        from cnaps.runtime.taskfile import pack_scatter  # which reads tasks
+
+        state = {name: self.compact().__dict__[name] for name in self.__dataclass_fields__}
+        statistics = self.statistics
+        if statistics.scatter is not None and sum(rows.nbytes for rows in statistics.scatter) > _PICKLED:
+            state["statistics"] = replace(statistics, scatter=None)
+            state["packed"] = pack_scatter(self.engine.head, statistics)
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        from cnaps.runtime.taskfile import unpack_scatter
+
+        packed = state.pop("packed", None)
+        if packed is not None:
+            state["statistics"] = replace(state["statistics"], scatter=unpack_scatter(packed))
         self.__dict__.update(state)
 
     @cached_property
     def _network(self) -> Network:
         return self.engine.network(self.film, self.image_size)
+
+    @cached_property
+    def shown(self) -> tuple[np.ndarray, list[Name]] | None:
+        """Features (n, d) of the examples and the class of each, as long as this object lives: no file holds them.
+
+        At most `_KEPT` of a class, the latest. None after a task file, and where FiLM has changed since.
+        """
+        return None
+
+    def _judged_by(self, features: np.ndarray, names: Sequence[Name]) -> FittedTask:
+        """With a threshold by its examples, which are kept as features."""
+        count: Counter[Name] = Counter()
+        keep = []
+        for i in reversed(range(len(names))):
+            count[names[i]] += 1
+            if count[names[i]] <= _KEPT:
+                keep.append(i)
+        keep.reverse()
+        features, given = features[keep], [names[i] for i in keep]
+        level = self.none_level(features, self._places(given))
+        changed = replace(self, threshold=level)._running(self._network)
+        changed.__dict__["shown"] = features, given
+        return changed
+
+    def _places(self, names: Sequence[Name]) -> np.ndarray:
+        place = {name: i for i, name in enumerate(self.names)}
+        return np.array([place[name] for name in names], np.int64)
+
+    def _prior_of(self, names: Sequence[Name]) -> np.ndarray | None:
+        """The weights of classes, of which some may be new."""
+        if self.prior is None:
+            return None
+        known = dict(zip(self.names, self.prior, strict=True))
+        return np.array([known.get(name, 0.0) for name in names])
 
     def _running(self, network: Network) -> FittedTask:
         """This task, with the network of its FiLM that is there already."""
@@ -274,8 +438,9 @@ class FittedTask:
         return self
 
 
-def _statistics(engine: Engine, features: np.ndarray, labels: np.ndarray, ways: int) -> ClassStatistics:
-    return ClassStatistics.of(features, labels, ways, scatter=engine.head.needs_scatter)
+def _statistics(engine: Engine, features: np.ndarray, support: Support, ways: int) -> ClassStatistics:
+    scatter = engine.head.needs_scatter
+    return ClassStatistics.of(features, support.labels, ways, scatter=scatter, weights=support.weights)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -297,8 +462,8 @@ def _sound() -> Iterator[None]:
         raise InputError(_UNSOUND) from error
 
 
-def check_names(labels: Sequence[Any]) -> list[Name]:
-    """Labels as plain strings or integers."""
+def check_names(labels: Sequence[Any] | np.ndarray) -> list[Name]:
+    """Labels as plain strings, integers or truth values."""
     if isinstance(labels, str | bytes) or not hasattr(labels, "__iter__"):
         raise InputError("labels are a list, one for each image")
     names: list[Name] = []
@@ -310,18 +475,35 @@ def check_names(labels: Sequence[Any]) -> list[Name]:
                 names.append(values.name(str(label), f"label {i}"))
             except ValueError as error:
                 raise InputError(str(error)) from error
-        elif isinstance(label, int | np.integer) and not isinstance(label, bool):
-            names.append(int(label))
+        elif isinstance(label, int):
+            names.append(label)
         else:
-            raise InputError(f"label {i} is {label!r}; labels are strings (not empty) or integers")
+            raise InputError(
+                f"label {i} is {label!r}; labels are strings (not empty), integers, or False and True"
+            )
     check_alike(names)
     return names
 
 
 def check_alike(names: Iterable[Name]) -> None:
-    """All strings or all integers: a mixture has no order, and 1 and "1" are easily confused."""
-    if len({isinstance(name, str) for name in names}) > 1:
-        raise InputError("some labels are strings and some are integers: make them all of one kind")
+    """All strings, all integers or all truth values: 1 and "1" and True are easily confused."""
+    kinds = {type(name).__name__: name for name in names}
+    if len(kinds) > 1:
+        found = " and ".join(f"{name!r} ({kind})" for kind, name in kinds.items())
+        raise InputError(f"labels are of several kinds, such as {found}: make them all of one kind")
+
+
+def check_weights(weights: Sequence[float] | np.ndarray, count: int) -> np.ndarray:
+    """Weights of examples (N,): finite, none below 0."""
+    try:
+        found = np.asarray(weights, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"sample_weight is a list of numbers: {error}") from error
+    if found.shape != (count,):
+        raise InputError(f"sample_weight has the shape {found.shape}: give one number for each of {count} images")
+    if not (np.isfinite(found) & (found >= 0)).all():
+        raise InputError("sample_weight holds a number below 0, NaN or infinity")
+    return found
 
 
 def check_enough(names: Iterable[Name]) -> None:
@@ -336,10 +518,11 @@ def check_enough(names: Iterable[Name]) -> None:
 def _support(examples: Examples, names: list[Name], flip: bool) -> Support:
     place = {name: i for i, name in enumerate(names)}
     labels = np.array([place[name] for name in examples.names], np.int64)
-    pixels = examples.pixels
+    pixels, weights = examples.pixels, examples.weights
     if flip:
         pixels, labels = np.concatenate([pixels, pixels[..., ::-1]]), np.tile(labels, 2)
-    return Support(pixels, labels, len(names))
+        weights = None if weights is None else np.tile(weights, 2)
+    return Support(pixels, labels, len(names), weights)
 
 
 def _case_twins(names: Iterable[Name]) -> list[list[str]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,12 @@ from cnaps.runtime.engine import Engine, open_engine
 from cnaps.runtime.task import FittedTask
 from cnaps.weights import list_models
 
-FORMAT, VERSION = "cnaps-task", 2  # 1: scatter without a basis, which is still read
+FORMAT, VERSION = "cnaps-task", 3  # 1: scatter without a basis; 2: no class weights; both are still read
 
 
 def write_task(path: str | os.PathLike[str], task: FittedTask) -> None:
     """Write a task whole or not at all."""
+    task = task.compact()
     statistics, (mean, std) = task.statistics, task.engine.normalisation
     tensors = {
         "film": task.film,
@@ -38,7 +40,9 @@ def write_task(path: str | os.PathLike[str], task: FittedTask) -> None:
         "task_embedding": task.embedding,
     }
     if statistics.scatter is not None:
-        tensors |= _pack_scatter(task.engine.head, statistics)
+        tensors |= pack_scatter(task.engine.head, statistics)
+    if task.fits is not None:
+        tensors["fits"] = task.fits
     tensors = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
     about: dict[str, Any] = {
         "classes": task.names,
@@ -54,13 +58,16 @@ def write_task(path: str | os.PathLike[str], task: FittedTask) -> None:
         about["calibration"] = task.calibration
     if task.threshold is not None:
         about["threshold"] = task.threshold
-    metadata = {"format": FORMAT, "version": str(VERSION), "about": json.dumps(about, ensure_ascii=False)}
+    if task.prior is not None:
+        about["prior"] = task.prior.tolist()
+    version = 2 if task.prior is None else VERSION  # the oldest that says the same
+    metadata = {"format": FORMAT, "version": str(version), "about": json.dumps(about, ensure_ascii=False)}
     metadata["digest"] = _digest(metadata["about"], tensors)
     with atomic_path(path) as temporary:
         save_file(tensors, temporary, metadata)
 
 
-def _pack_scatter(head: Head, statistics: ClassStatistics) -> dict[str, np.ndarray]:
+def pack_scatter(head: Head, statistics: ClassStatistics) -> dict[str, np.ndarray]:
     """The bulk of such a file, bounded however many examples there were, in half precision.
 
     Many rows are written in a basis that all classes share. What the classifier depends on now is in it exactly;
@@ -80,6 +87,16 @@ def _pack_scatter(head: Head, statistics: ClassStatistics) -> dict[str, np.ndarr
     rows = np.concatenate(factors)
     packed["scatter"] = rows.astype(np.float16) if (np.abs(rows) < np.finfo(np.float16).max).all() else rows
     return packed | {"scatter_rows": np.array([len(rows) for rows in factors])}
+
+
+def unpack_scatter(packed: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+    """What `pack_scatter` wrote."""
+    rows, sizes = packed["scatter"].astype(np.float32), packed["scatter_rows"].tolist()
+    if "scatter_basis" in packed:
+        rows = rows @ packed["scatter_basis"].astype(np.float32)
+    if sum(sizes) != len(rows):
+        raise ValueError("scatter of other classes")
+    return tuple(np.split(rows, np.cumsum(sizes)[:-1]))
 
 
 def read_task(path: str | os.PathLike[str], model: Any = None) -> FittedTask:
@@ -136,15 +153,21 @@ def check_task(about: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
     values.class_names(about["classes"])
     values.count(about["image_size"], "the side of images", 1, 2048)
     values.count(about["seen"], "the number of images seen")
-    values.check_numbers(tensors, whole=("counts", "scatter_rows"))
+    values.check_numbers(tensors, whole=("scatter_rows",))
     for name in tensors.keys() - {"counts", "scatter_rows"}:
         if tensors[name].dtype.kind != "f":
             raise ValueError(f"{name} holds {tensors[name].dtype}")
     values.number(about.get("calibration", 0.0), "the calibration", -3, 3)
     if about.get("threshold") is not None:
         values.number(about["threshold"], "the threshold", 0, 2)
-    if (tensors["counts"] < 1).any():
+    if "fits" in tensors and not ((tensors["fits"] >= 0) & (tensors["fits"] <= 1)).all():
+        raise ValueError("fits of examples that are no probabilities")
+    if (tensors["counts"] <= 0).any():
         raise ValueError("a class of no images")
+    for weight in values.items(about.get("prior", []), "the weights of classes"):
+        values.number(weight, "the logarithm of a class's weight", -100, 100)
+    if about.get("prior") is not None and len(about["prior"]) != len(about["classes"]):
+        raise ValueError("weights of other classes")
 
 
 def _rebuild(engine: Engine, about: dict[str, Any], tensors: dict[str, np.ndarray]) -> FittedTask:
@@ -160,20 +183,18 @@ def _rebuild(engine: Engine, about: dict[str, Any], tensors: dict[str, np.ndarra
             raise ValueError(f"{name} has the shape {tensors[name].shape} instead of {shape}")
     scatter = None
     if head.needs_scatter:
-        rows, sizes = tensors["scatter"].astype(np.float32), tensors["scatter_rows"].tolist()
-        if "scatter_basis" in tensors:
-            rows = rows @ tensors["scatter_basis"].astype(np.float32)
-        if rows.ndim != 2 or rows.shape[1] != width:
-            raise ValueError(f"scatter has the shape {rows.shape}")
-        if len(sizes) != ways or sum(sizes) != len(rows):
+        scatter = unpack_scatter(tensors)
+        if len(scatter) != ways:
             raise ValueError("scatter of other classes")
-        scatter = tuple(np.split(rows, np.cumsum(sizes)[:-1]))
+        if scatter[0].ndim != 2 or scatter[0].shape[1] != width:
+            raise ValueError(f"scatter has the shape {scatter[0].shape}")
     # counts may be of any type, and what is computed with them is not
     statistics = ClassStatistics(tensors["counts"].astype(np.float32), tensors["means"], scatter)
     size = engine.check_size(about["image_size"])
     embedding = tensors["task_embedding"].astype(np.float64)
     film = tensors["film"].astype(np.float32)
-    more = about.get("threshold"), about.get("calibration", 0.0)
+    prior = np.array(about["prior"], np.float64) if "prior" in about else None
+    more = about.get("threshold"), about.get("calibration", 0.0), prior, tensors.get("fits")
     return FittedTask(engine, names, film, statistics, embedding, about["seen"], size, *more)
 
 

@@ -225,7 +225,7 @@ function drawMistakes(review) {
   const wrong = pairs.filter(([truth, answer]) => truth !== answer).sort((a, b) => b[2] - a[2]);
   const [worst] = wrong, few = state.classes.filter(({ id, learned }) => !learned && imagesIn(id).length < 5);
   const advice = [];
-  if (worst) advice.push(`“${classOf(worst[0]).name}” is taken for “${classOf(worst[1]).name}” most often (${worst[2]} times): add images of both in which the difference is plain, or make them one class.`);
+  if (worst) advice.push(`“${classOf(worst[0]).name}” is taken for “${classOf(worst[1]).name}” most often (${plural(worst[2], "time")}): add images of both in which the difference is plain, or make them one class.`);
   if (few.length) advice.push(`${few.length === 1 ? `“${few[0].name}” has` : `${few.length} classes have`} fewer than five examples: the next ones help most there.`);
   if (review.enough && !worst) advice.push("Every example is recognised by the others. Now try images it has not seen: under Test set, or a folder under Classify.");
   else if (!state.held_out) advice.push("To know how good it is on new images, hold some out under Test set: they are never learned from.");

@@ -57,7 +57,7 @@ def _checked(about: dict[str, Any]) -> dict[str, Any]:
         }
         for entry in about["classes"]
     ]
-    images = [
+    images: list[dict[str, Any]] = [
         {
             "id": _text(entry["id"]),
             "name": shown(_text(entry["name"])),

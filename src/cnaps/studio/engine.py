@@ -4,8 +4,8 @@ Learning has two steps. At once, the statistics of the classes are made anew fro
 there is: that takes milliseconds, and predictions follow. Then the model reads all examples again and FiLM is
 made for them; every feature follows from it. A further change interrupts the second step.
 
-Images are read at the size that the examples are worth, as everywhere. It changes when most of the examples do; then
-all of them are read anew.
+Images are read at the size that the examples are worth, as everywhere. It changes when most of the examples do;
+then all of them are read anew.
 """
 
 from __future__ import annotations

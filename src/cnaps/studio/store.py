@@ -70,7 +70,7 @@ class Plan:
 
 
 class Project:
-    """Classes, images and where each image belongs: a class, what is held out of it, the test or the unlabelled tray."""
+    """Classes, images and where each image belongs: a class, what is held out of it, or one of two trays."""
 
     def __init__(self, folder: str | Path, decoder: Decoder) -> None:
         self.folder = Path(folder)
@@ -327,10 +327,9 @@ class Project:
                 self.images[key] = {"name": shown(name), "place": place}
             else:
                 report["known"].append(known["name"])
-                if place not in (TEST, POOL):  # a label says more than a tray
-                    if known["place"] != place:
-                        report["moved"].append({"name": known["name"], "from": known["place"], "to": place})
-                        self._place([key], place)
+                if place not in (TEST, POOL, known["place"]):  # a label says more than a tray
+                    report["moved"].append({"name": known["name"], "from": known["place"], "to": place})
+                    self._place([key], place)
         if len({*self.images, *self._missing}) > MAX_IMAGES:
             raise InputError(f"a project holds at most {MAX_IMAGES:,} images")
 
@@ -355,7 +354,8 @@ class Project:
                 if known := self.find_class(folder):
                     found.append((key, name, held_out(known)))
                     continue
-            reason = f"no class is named {shown(folder)!r}" if folder else "it lies in no folder named like a class"
+            named = f"no class is named {shown(folder)!r}"
+            reason = named if folder else "it lies in no folder named like a class"
             report["refused"].append({"name": shown(name), "reason": reason})
         return found
 

@@ -99,7 +99,7 @@ def read_flowers(tree: Tree) -> Plan:
     if not any(name.endswith("imagelabels.mat") for name in tree.names()):
         folders = ((_flower(int(name)) if name.isdecimal() else name, item) for name, item in class_folders(tree))
         return plan_files(tree, [(label, _in_class(label, item.file)) for label, item in folders])
-    from scipy.io import loadmat  # type: ignore[import-untyped]
+    from scipy.io import loadmat
 
     with parsing(tree, "imagelabels.mat"):
         numbers = loadmat(io.BytesIO(tree.read(find(tree, "imagelabels.mat"))))["labels"].ravel().tolist()
