@@ -119,7 +119,9 @@ _ENTRIES = (
         model=TrainedAdapters,
     ),
     Entry("fomaml", "first-order MAML, 10 clipped steps at 0.1, 5 more at test", model=Maml, theta=_THETA),
-    Entry("proto-maml", "MAML from prototypes, 1 clipped step at 0.02, 5 more at test", model=ProtoMaml, theta=_THETA),
+    Entry(
+        "proto-maml", "MAML from prototypes, 1 clipped step at 0.02, 5 more at test", model=ProtoMaml, theta=_THETA
+    ),
     Entry("versa", "distributions over the classifier's weights", model=Versa),
     Entry("tadam-style", "FiLM from the mean class prototype, in the style of TADAM", model=Tadam),
 )
