@@ -84,9 +84,11 @@ class PlainProcedure:
 
     def __init__(self, job: EpisodicJob) -> None:
         self.job = job
-        self.model: CNAPs = copy.deepcopy(job.model)
-        for value in self.model.parameters():
+        model = copy.deepcopy(job.model)
+        assert isinstance(model, CNAPs)
+        for value in model.parameters():
             value.data = value.data.contiguous()
+        self.model = model
         self.model.train()
         self.optimiser = torch.optim.Adam(self.model.phi_parameters(), lr=5e-4)
 

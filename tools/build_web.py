@@ -1,8 +1,9 @@
 """Build the page that learns in the browser into dist/web: python tools/build_web.py
 
-The default model becomes one file. Batch norms and low-rank terms are folded into the convolutions here, so the
-page has nothing to do but FiLM. Convolutions stay in single precision: in half of it FiLM would differ by 3e-3
-from Python's. Nothing is built twice: a digest of everything that goes in is kept beside the result.
+The default model becomes one file. Batch norms are folded into the convolutions here, so the page has nothing to
+do but to add the share of LoRA terms that the size of images has, and FiLM. Convolutions stay in single precision:
+in half of it FiLM would differ by 3e-3 from Python's. Nothing is built twice: a digest of everything that goes in
+is kept beside the result.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
+from cnaps.runtime.bundle import Bundle
 from cnaps.runtime.engine import OnnxEngine, open_engine
 from cnaps.weights import DEFAULT_MODEL, INSTALLED
 
@@ -32,7 +34,8 @@ def web_model(engine: OnnxEngine) -> tuple[dict[str, np.ndarray], dict[str, str]
     names = ["stem", *bundle.stages, "set_encoder", *(f"film.{i}" for i, s in enumerate(bundle.sites) if s)]
     names = [name for name in names if name in bundle._graphs]
     nodes = b"".join(bundle.graph(name).nodes for name in names)
-    tensors = {f"layers/{n}": v for n, v in bundle.layers.items() if n.encode() in nodes}
+    tensors = {f"layers/{n}": v for n, v in bundle.frozen_layers.items() if n.encode() in nodes}
+    tensors |= _lora(bundle)
     fixed = ("set_encoder.", "adaptation.", "head.")
     tensors |= {f"state/{n}": _half(v) for n, v in bundle._state.items() if n.startswith(fixed)}
     tensors["check/features"] = _check(engine)
@@ -50,12 +53,24 @@ def web_model(engine: OnnxEngine) -> tuple[dict[str, np.ndarray], dict[str, str]
     }
 
 
+def _lora(bundle: Bundle) -> dict[str, np.ndarray]:
+    """Of each convolution that has LoRA terms: outer (O, r), inner (r, I) and the factor of its norm (O,)."""
+    found = {}
+    for conv, how in bundle.about["folded"].items():
+        if "lora" in how:
+            norm, theta = how["norm"], bundle._theta
+            scale = theta[f"{norm}.weight"] / np.sqrt(theta[f"{norm}.running_var"] + np.float32(how["eps"]))
+            parts = {part: _half(bundle._state[f"shared.{part}.{how['lora']}"]) for part in ("outer", "inner")}
+            found |= {f"lora/{conv}/{part}": value for part, value in {**parts, "scale": scale}.items()}
+    return found
+
+
 def _check(engine: OnnxEngine) -> np.ndarray:
     """Features of a pattern of pixels without FiLM: by these the page knows whether a GPU computes right."""
     sites = [site for stage in engine.bundle().sites for site in stage]
-    film = np.concatenate([np.repeat(np.float32([1, 0]), site.channels) for site in sites])
+    film = np.concatenate([np.repeat(np.array([1, 0], np.float32), site.channels) for site in sites])
     pattern = (np.arange(96 * 96 * 3) ** 2 % 251).astype(np.uint8).reshape(1, 96, 96, 3).transpose(0, 3, 1, 2)
-    return engine.network(film)(pattern)[0]
+    return engine.network(film, 96)(pattern)[0]
 
 
 def _half(value: np.ndarray) -> np.ndarray:

@@ -92,6 +92,7 @@ class Network:
                 module = model._stage(i, None, share)
             else:
                 before = torch.cat([b.pools[i](p) for p in parts])[:context]
+                assert model.adaptation is not None
                 own = film[i] if isinstance(film, list) else model.adaptation.stage_film(i, z, before, members)
                 if self.distance != 1:
                     own = self._further(i, own)

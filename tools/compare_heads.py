@@ -43,12 +43,12 @@ class Metric:
     """Per group: power, centre and whitening by the within-class covariance of training tasks."""
 
     def __init__(
-        self, tasks: list[dict], exponent: float, ridge: float, strength: float = 0.5, groups=GROUPS
+        self, tasks: list[dict], exponent: float, ridge: float, strength: float = 0.5, groups: list[int] = GROUPS
     ) -> None:
         self.exponent, self.groups = exponent, groups
-        sums, centres, total = [torch.zeros(g, g, dtype=torch.float64) for g in groups], [0.0] * len(groups), 0
-        freedom = 0
-        by_set = defaultdict(int)
+        sums, centres, total = [torch.zeros(g, g, dtype=torch.float64) for g in groups], [0.0] * len(groups), 0.0
+        freedom = 0.0
+        by_set: dict[str, int] = defaultdict(int)
         for t in tasks:
             by_set[t["set"]] += 1
         for t in tasks:
@@ -77,10 +77,10 @@ class Metric:
         return torch.cat([F.normalize((p - c) @ m, dim=1) for p, c, m in parts], 1).float()
 
 
-def prepare(t: dict, exponent: float, groups=GROUPS) -> Tensor:
+def prepare(t: dict, exponent: float, groups: list[int] = GROUPS) -> Tensor:
     """Each group of unit length, then its power, then of unit length again."""
     x = t["mean"].double()
-    parts = [F.normalize(p, dim=1) for p in x.split(GROUPS, 1)]
+    parts = [F.normalize(p, dim=1) for p in x.split(groups, 1)]
     parts = [F.normalize(power(p, exponent), dim=1) for p in parts]
     return torch.cat(parts, 1)
 
@@ -124,10 +124,9 @@ def reweighted(head: RidgeHead, last: float, ridge: float = 1.0, cosine: float =
     changed = copy.deepcopy(head)
     with torch.no_grad():
         changed.log_weight[:-1] -= math.log(last)
-        changed.log_weight += (
-            0.5 * (head.log_weight.exp().square().sum() / changed.log_weight.exp().square().sum()).log()
-        )
-        changed.log_ridge += math.log(ridge)
+        before, after = (each.log_weight.exp().square().sum() for each in (head, changed))
+        changed.log_weight.add_(0.5 * (before / after).log())
+        changed.log_ridge.add_(math.log(ridge))
         changed.log_temperature[1] += math.log(cosine)
     return changed
 

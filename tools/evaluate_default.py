@@ -14,6 +14,7 @@ import os
 import time
 from collections import Counter
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +83,7 @@ def run(o: argparse.Namespace) -> None:
     done = {score.key for score in read(o.out)}
     model = load_model(o.model)
     engine = TorchEngine(model)
-    limits = Limits(max_ways=20, max_context=200, max_targets_per_class=o.targets)
+    limits = Limits(max_ways=o.max_ways, max_context=o.max_context, max_targets_per_class=o.targets)
     for folder in o.collections:
         collection = Collection.open(folder)
         sampler = Sampler([collection], None if o.split == "all" else o.split, limits=limits, seed=o.seed)
@@ -137,6 +138,10 @@ def read(folder: Path) -> list[Score]:
     return list(found.values())
 
 
+def accuracy(scores: Scores, name: str, who: str) -> float:
+    return float(np.mean(scores.column(who, name).accuracy))
+
+
 def report(o: argparse.Namespace) -> None:
     """Every number as JSON, and the tables."""
     found = [s for s in read(o.out) if not o.sets or s.collection in o.sets.split(",")]
@@ -146,9 +151,8 @@ def report(o: argparse.Namespace) -> None:
     probes = sorted(who for who in scores.columns if who.startswith("probe-"))
     columns = dict(scores.columns.items())
     if probes:
-        mean = lambda who, name: float(np.mean(scores.column(who, name).accuracy))  # noqa: E731
         columns[BEST] = {
-            name: scores.column(max(probes, key=lambda who, name=name: mean(who, name)), name)
+            name: scores.column(max(probes, key=partial(accuracy, scores, name)), name)
             for name in scores.collections
         }
     order = [who for who in ("cnaps", BEST, "own", *columns) if who in columns]
@@ -159,7 +163,7 @@ def report(o: argparse.Namespace) -> None:
         "scores": scores.to_json(),
         "name": o.result.name,
         "title": o.title,
-        "made": provenance() | {"command": "make evaluate"},
+        "made": provenance() | {"command": o.made},
     }
     data |= {
         "unseen": [n for n in o.unseen.split(",") if n in scores.collections],
@@ -188,10 +192,11 @@ def card(scores: Scores, probes: list[str], unseen: list[str]) -> list[str]:
     for row, some in table_rows(scores.collections, unseen):
         if row == "average":
             continue
-        who = max(probes, key=lambda each, some=some: np.mean(scores.column(each, some[0]).accuracy))
+        who = max(probes, key=partial(accuracy, scores, some[0]))
+        difference = scores.difference("cnaps", BEST, some)
         cells = [
             *[str(scores.accuracy(each, some)) for each in ("cnaps", BEST)],
-            scores.difference("cnaps", BEST, some).signed,
+            difference.signed if difference else "",
             who.removeprefix("probe-").replace("-", ", ") if len(some) == 1 else "",
             str(sum(len(scores.tasks("cnaps", name)) for name in some)),
             *[f"{scores.calibration_error(each, some):.3f}" for each in ("cnaps", BEST)],
@@ -212,6 +217,8 @@ def main() -> None:
     runs.add_argument("--split", default="test")
     runs.add_argument("--tasks", type=int, default=100)
     runs.add_argument("--first", type=int, default=0)
+    runs.add_argument("--max-ways", type=int, default=20)
+    runs.add_argument("--max-context", type=int, default=200)
     runs.add_argument("--targets", type=int, default=10)
     runs.add_argument("--seed", type=int, default=0)
     runs.add_argument("--size", default="auto")
@@ -223,6 +230,7 @@ def main() -> None:
     reports.add_argument("--sets", default="")
     reports.add_argument("--about", default="")
     reports.add_argument("--title", default="Few-shot accuracy")
+    reports.add_argument("--made", default="make evaluate", help="the command to name")
     reports.set_defaults(call=report)
     o = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,6 +1,7 @@
 """Which rate was best for each method, from the runs of `make grid`: `python tools/grid.py RUNS GRID.json`.
 
 A run lies in METHOD/RATE; its accuracy is that of its last validation, on domains that training has not seen.
+Beside the figures rates.mk is written, from which `make comparison` takes the best ones.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cnaps.files import write_json
+from cnaps.files import write_json, write_text
+from cnaps.paper.experiments.reporting import provenance
 
 
 def collect(runs: Path) -> dict[str, Any]:
@@ -31,7 +33,9 @@ def collect(runs: Path) -> dict[str, Any]:
 if __name__ == "__main__":
     folder, out = map(Path, sys.argv[1:3])
     table = collect(folder)
-    write_json(out, {"methods": table})
+    write_json(out, {"methods": table, "made": provenance() | {"command": "make grid"}})
+    rates = [f"RATE_{name} := {method['best']}\n" for name, method in table.items()]
+    write_text(out.with_name("rates.mk"), "".join(rates))
     for name, method in table.items():
         shown = "  ".join(f"{rate} {each['accuracy']:.3f}" for rate, each in method["rates"].items())
-        print(f"{name:22}{shown}   best {method['best']}")
+        print(f"{name:26}{shown}   best {method['best']}")

@@ -11,7 +11,9 @@ from dataclasses import replace
 import torch
 from compare_heads import reweighted
 
+from cnaps.nn.adaptation import FilmGenerator
 from cnaps.nn.checkpoints import load_model, save_model
+from cnaps.nn.heads import RidgeHead
 
 
 def main() -> None:
@@ -28,12 +30,16 @@ def main() -> None:
     o = parser.parse_args()
     first, last = load_model(o.start), load_model(o.end)
     for model in (first, last):  # R and the layer before it only mean something together
+        assert model.adaptation is not None
         for generator in model.adaptation.generators:
+            assert isinstance(generator, FilmGenerator)
             generator.set_regulariser(o.regulariser)
     with torch.no_grad():
         for mine, other in zip(first.phi_parameters(), last.phi_parameters(), strict=True):
             mine.lerp_(other, o.share)
         # of low-rank terms the products are wanted between the two, which the factors side by side have
+    assert first.shared is not None
+    assert isinstance(first.head, RidgeHead)
     first.shared.scale(o.shared)
     first.head.load_state_dict(reweighted(first.head, o.last).state_dict())
     first.config = replace(first.config, image_size=o.size, shared_large=o.large)

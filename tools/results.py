@@ -31,9 +31,22 @@ from cnaps.paper.experiments.trust import trust_report
 
 ROOT = Path(__file__).parents[1]
 
+
+def grid_report(data: dict[str, Any]) -> Report:
+    """The validation accuracy of each method at each rate, from what tools/grid.py wrote."""
+    rates = sorted({rate for method in data["methods"].values() for rate in method["rates"]}, key=float)
+    table = Table("Accuracy in percent on validation domains by the rate of training", ["method", *rates, "best"])
+    for name, method in data["methods"].items():
+        found = [method["rates"].get(rate) for rate in rates]
+        cells = ["" if each is None else f"{100 * each['accuracy']:.1f}" for each in found]
+        table.rows.append([name, *cells, method["best"]])
+    return Report("grid", "How rates were chosen", [], {"grid": table}, {}, data)
+
+
 # The kind of a result is what its name begins with.
 KINDS: dict[str, Callable[[dict[str, Any]], Report]] = {
     "evaluation": comparison_report,
+    "full-size": comparison_report,
     "film": comparison_report,
     "comparison": comparison_report,
     "features": comparison_report,
@@ -49,6 +62,7 @@ KINDS: dict[str, Callable[[dict[str, Any]], Report]] = {
     "continual": continual_report,
     "active": active_report,
     "trust": trust_report,
+    "grid": grid_report,
 }
 
 
@@ -62,8 +76,8 @@ class Page:
 
 
 PAGES = (
-    Page("default-model", "How good is the default model?", ("evaluation", "film")),
-    Page("methods", "How do other methods compare?", ("comparison", "features")),
+    Page("default-model", "How good is the default model?", ("evaluation", "film", "full-size")),
+    Page("methods", "How do other methods compare?", ("comparison", "features", "grid")),
     Page("parts", "What is each part worth?", ("ladder", "ablation", "joint", "adapters")),
     Page("sizes", "How does accuracy grow with shots, and fall with ways?", ("sizes",)),
     Page("speed", "How fast is it?", ("speed", "design-space")),
@@ -105,7 +119,8 @@ class Result:
         if kind == "accuracy":
             found = scores.accuracy(first, sets)
         else:
-            found = scores.difference(*(part.strip() for part in first.split(" - ")), sets)
+            learner, other = (part.strip() for part in first.split(" - "))
+            found = scores.difference(learner, other, sets)
         assert found is not None, f"{self.name}: nothing is known of {asked}"
         return str(found) if kind == "accuracy" else found.signed.lstrip("+-" if kind == "by" else "")
 

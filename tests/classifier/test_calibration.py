@@ -15,7 +15,7 @@ from cnaps.runtime.taskfile import read_task, write_task
 
 @pytest.fixture(scope="module")
 def examples(small, context):
-    return Examples.read(*context, small.image_size)
+    return Examples.read(context[0], context[1], small.image_size)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_it_goes_with_the_task_file_and_stays_when_the_task_learns_on(small, exa
 def test_of_many_examples_a_part_is_judged_and_of_very_many_classes_none(small):
     chance, asked = np.random.default_rng(0), []
     for ways, each in ((4, 100), (101, 2)):
-        names = np.repeat(np.arange(ways), each).tolist()
+        names: list[str | int] = [name for name in range(ways) for _ in range(each)]
         many = Examples(chance.integers(0, 256, (len(names), 3, 32, 32), np.uint8), names)
         asked.append(FittedTask.learn(open_engine(small), many).calibration)
     assert asked[0] != 0

@@ -45,8 +45,10 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
 def make_model() -> CNAPs:
     """The model of the stored files: random, with FiLM that shows."""
     torch.manual_seed(3)
-    sizes = {"embedding_size": 4, "generator_width": 4}
-    model = CNAPs(ModelConfig(BACKBONE, "film+ar", "ridge", set_encoder_norm="none", **sizes))
+    config = ModelConfig(
+        BACKBONE, "film+ar", "ridge", embedding_size=4, set_encoder_norm="none", generator_width=4
+    )
+    model = CNAPs(config)
     random_film(model)
     model.notes = {"calibration": [0.1, 0.0, 0.0]}
     return model

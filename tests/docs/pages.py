@@ -49,7 +49,7 @@ def without_blocks(page: Path) -> str:
 def commands(code: str) -> Iterator[list[str]]:
     """The words of each `cnaps ...` in a piece of shell, whatever stands before it in the line."""
     for line in code.replace("\\\n", " ").splitlines():
-        for part in re.split(r"&&|[;|&](?=\s|$)", line.split("  #")[0]):
+        for part in re.split(r"&&|\|\||[;|&](?=\s|$)", line.split("  #")[0]):
             words = shlex.split(part, comments=True)
             if "cnaps" in words:
                 yield words[words.index("cnaps") + 1 :]

@@ -1,10 +1,12 @@
-"""Every number of the results' pages follows from the stored ones."""
+"""Every number of the results' pages follows from the stored ones, and some of those are made again."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,8 +27,6 @@ def tool() -> ModuleType:
     assert found is not None
     assert found.loader is not None
     module = importlib.util.module_from_spec(found)
-    import sys
-
     sys.modules[found.name] = module  # dataclasses look their module up
     found.loader.exec_module(module)
     return module
@@ -70,3 +70,68 @@ def test_tables_elsewhere_repeat_the_evaluation(page: str, tool: ModuleType) -> 
             assert cells[1:4] == wanted, f"{page}: {cells[0]}"
             checked += 1
     assert checked == len(rows) - 1  # every data set and two averages
+
+
+def test_an_interval_on_any_page_is_a_stored_one(tool: ModuleType) -> None:
+    known: set[str] = set()
+    for path in STORED:
+        for table in tool.Result(path).report.tables.values():
+            known.update(NUMBER.findall(" ".join(str(cell) for row in table.rows for cell in row)))
+    for page in (ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")):
+        if page.name != "results.md":  # which is rendered
+            shown = NUMBER.findall(page.read_text(encoding="utf-8"))
+            assert [number for number in shown if number not in known] == [], page.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cifar10", "mnist"])
+def test_cheap_rows_are_found_again_from_the_data(name: str, shared: Path, tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from cnaps.cli import app
+    from cnaps.data.collection import Collection
+    from cnaps.paper.experiments.scores import ScoreBook
+
+    def run(*words: object) -> None:
+        done = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+
+    stored = json.loads((ROOT / "results" / "features.json").read_text(encoding="utf-8"))
+    source = shared / "datasets" / ("cifar10.tar" if name == "cifar10" else "")
+    run("data", "prepare", name, source, tmp_path / name, "--size", 512)
+    if Collection.open(tmp_path / name).fingerprint != stored["setup"]["data set"][name]:
+        pytest.skip(f"{name} is another cut of the data than the stored results are of")
+    learners = ["logreg@all", "logreg@last", "protonet@last"]
+    run("evaluate", tmp_path / name, "--model", "cnaps-lite0", "--learners", ",".join(learners), "--tasks", 8,
+        "--max-ways", 10, "--max-context", 50, "--size", 64, "--out", tmp_path / "out")  # fmt: skip
+    found = Scores.of(ScoreBook(tmp_path / "out").read().values())
+    for learner in learners:
+        wanted = Scores.from_json(stored["scores"]).tasks(learner, name)
+        # other processors round otherwise, which may turn an image or two
+        assert found.tasks(learner, name) == pytest.approx({i: wanted[i] for i in range(8)}, abs=0.025), learner
+
+
+MAKEFILE = """
+quick:
+\ttrue
+broken:
+\tfalse
+long:
+\tsleep 60
+"""
+
+
+def test_steps_go_on_where_they_stood_and_say_what_is_left(tmp_path: Path) -> None:
+    (tmp_path / "Makefile").write_text(MAKEFILE)
+    words = [sys.executable, str(ROOT / "tools" / "reviewer.py"), "run", "done", "quick", "broken", "long"]
+    options: dict[str, Any] = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 50}
+    first = subprocess.run([*words, "--minutes", "0.02"], check=False, **options)
+    assert first.returncode == 1
+    assert "broken: failed" in first.stdout
+    assert "long: stopped" in first.stdout
+    left = [line.split(maxsplit=1) for line in first.stdout.splitlines()[-3:]]
+    assert left == [["quick", "done"], ["broken", "begun"], ["long", "begun"]]
+    (tmp_path / "Makefile").write_text(MAKEFILE.replace("false", "true").replace("sleep 60", "true"))
+    second = subprocess.run(words, check=True, **options)
+    assert "quick ..." not in second.stdout
+    assert second.stdout.count(" done") == 3

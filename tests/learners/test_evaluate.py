@@ -113,6 +113,21 @@ def test_frozen_features_are_computed_once_an_image(backbone: Backbone, digits: 
     assert store.missing(np.array([3, 4])).tolist() == [3]
 
 
+def test_frozen_features_on_disk_serve_the_next_run(
+    evaluate: list[object], digits: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ["--tasks", 2, "--features", tmp_path / "features", "--learners"]
+    run(*evaluate, *options, "protonet")
+    (file,) = (tmp_path / "features").glob("*/digits-*")
+    assert file.stat().st_size == 4 * len(digits) * (32 + 48 + 1)
+    monkeypatch.setattr(FrozenFeatures, "__call__", lambda *_: pytest.fail("an image was run again"))
+    again = [*evaluate[:4], "--out", tmp_path / "again", *evaluate[6:]]
+    run(*again, *options, "protonet,logreg@last")
+    first, second = (ScoreBook(tmp_path / name).read() for name in ("results", "again"))
+    assert len(second) == 4
+    assert all(second[key].accuracy == score.accuracy for key, score in first.items())
+
+
 def test_a_torn_line_does_not_count_and_is_written_over(tmp_path: Path) -> None:
     book = ScoreBook(tmp_path)
     book.append([score("a", 0, 0.5)])
@@ -200,17 +215,20 @@ def test_calibration_is_written_to_the_model_and_used(
 def test_every_method_gets_its_temperature_from_the_same_validation_tasks(
     evaluate: list[object], tmp_path: Path
 ) -> None:
-    learners = ["--learners", "cnaps,logreg@all"]
+    who = ["cnaps", "logreg@all", "film-gradient", "finetune"]  # of one pass, of a solver, of gradient steps
+    learners = ["--learners", ",".join(who)]
     run(*evaluate, "--tasks", 4, *learners)
+    run(*evaluate, "--tasks", 5, "--learners", "cnaps")  # a task that the others have not done does not count
     out = [*evaluate[:4], "--out", tmp_path / "after", *evaluate[6:]]
     run(*out, "--tasks", 4, *learners, "--calibration", tmp_path / "results")
     before, after = (ScoreBook(tmp_path / name) for name in ("results", "after"))
-    assert set(after.setup["calibration"]) == {"cnaps", "logreg@all"}
+    assert set(after.setup["calibration"]) == set(who)
     for key, one in after.read().items():
         assert one.accuracy == before.read()[key].accuracy
-    for who in ("cnaps", "logreg@all"):
-        sums = [sum(s.nlls[6] for s in book.read().values() if s.learner == who) for book in (before, after)]
-        assert sums[1] < sums[0]
+    done = after.read()
+    for learner in who:
+        mine = [(before.read()[key].nlls[6], s.nlls[6]) for key, s in done.items() if s.learner == learner]
+        assert sum(now for _, now in mine) < sum(then for then, _ in mine)
     refused = CliRunner().invoke(
         app,
         [str(a) for a in (*out[:4], "--out", tmp_path / "x", *out[6:], "--tasks", 1)]
@@ -253,14 +271,15 @@ def test_results_of_another_model_do_not_calibrate(
 def test_an_experiment_writes_table_picture_and_page(
     name: str, digits: Collection, saved_model: Path, tmp_path: Path
 ) -> None:
-    options = {
-        "ablation": ["--learners", "cnaps,cnaps@again"],
+    choices: dict[str, list[object]] = {
+        "ablation": ["--learners", "cnaps#0,cnaps#1,cnaps@again"],
         "adapters": ["--learners", "cnaps,residual-adapters", "--max-context", 20],
         "speed": ["--learners", "cnaps,film-gradient", "--shots", "1,3"],
         "shots": ["--learners", "cnaps,logreg@last", "--axes", "shots,imbalance"],
         "design-space": ["--learners", "cnaps,protonet,film-gradient"],
         "embeddings": [],
-    }[name]
+    }
+    options = choices[name]
     count = 6 if name == "embeddings" else 2
     sets = [digits.path]
     if name == "embeddings":  # which tells data sets apart

@@ -25,6 +25,8 @@ from cnaps.nn.checkpoints import load_model, load_task_model
 from cnaps.nn.heads import LinearHead
 from cnaps.nn.model import CNAPs, ModelConfig
 from cnaps.paper.learners import FrozenFeatures, create_learner, find_learner, list_learners
+from cnaps.paper.learners.adapters import TrainedAdapters
+from cnaps.paper.learners.base import count_numbers
 from cnaps.paper.learners.gradient import (
     PATIENCE,
     Descent,
@@ -182,6 +184,30 @@ def test_film_has_2c_parameters_a_layer_and_residual_adapters_c_squared(backbone
     assert sum(value.numel() for value in residual_adapters(backbone).learned) == 16 * 32 + 32 * 48
 
 
+def test_adapters_start_as_the_backbone_and_are_the_tasks_own_once_banks_are_filled(
+    backbone: Backbone, tasks: list[Task]
+) -> None:
+    torch.manual_seed(0)
+    model = TrainedAdapters(ModelConfig(backbone=SMALL_BACKBONE, head="cosine", features="all"), backbone)
+    task, images = tasks[0], model.preprocess(tasks[0].context_images)
+    untouched = CNAPs(
+        ModelConfig(backbone=SMALL_BACKBONE, head="cosine", features="all", adaptation="none"), backbone
+    )
+    with torch.no_grad():
+        one, plain = (each.adapt(images, task.context_labels) for each in (model, untouched))
+        assert torch.allclose(one.features(images), plain.features(images), atol=1e-5)
+        for bank in (bank for stage in model.banks for bank in stage):
+            bank.normal_(0, 0.1)
+        for generator in model.adaptation.generators:
+            generator.regulariser.fill_(1.0)
+        some, others = (
+            model.adapt(images[rows], task.context_labels[rows]) for rows in (slice(20), slice(20, None))
+        )
+        assert not torch.allclose(some.features(images), plain.features(images), atol=0.1)
+        assert not torch.allclose(some.features(images), others.features(images), atol=1e-3)
+    assert one.numbers - count_numbers(one.classify) == 16 * 32 + 32 * 48  # C^2 a layer
+
+
 def linear_model(kind: type[Maml]) -> Maml:
     """Features are W x: a 1x1 convolution of images that are one colour."""
     torch.manual_seed(1)
@@ -264,7 +290,7 @@ def test_tadam_reads_the_mean_class_prototype(backbone: Backbone, tasks: list[Ta
     assert len(adapted.film) == 2 * (32 + 48)
 
 
-@pytest.mark.parametrize("kind", [Maml, Versa, Tadam, TrainedProtoNet])
+@pytest.mark.parametrize("kind", [Maml, Versa, Tadam, TrainedProtoNet, TrainedAdapters])
 def test_a_compared_method_is_no_model_for_people(kind: Any, backbone: Backbone, tmp_path: Path) -> None:
     model = kind(ModelConfig(backbone=SMALL_BACKBONE), backbone)
     with pytest.raises(InputError, match=f"{model.kind!r}"):

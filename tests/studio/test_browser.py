@@ -6,6 +6,7 @@ import base64
 import json
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ class Page:
     def classes(self) -> dict[str, int]:
         cards = self.all("#classes > li")
         return {
-            card.find_element(By.TAG_NAME, "textarea").get_attribute("value"): len(
+            str(card.find_element(By.TAG_NAME, "textarea").get_attribute("value")): len(
                 card.find_elements(By.CLASS_NAME, "thumb")
             )
             for card in cards
@@ -431,7 +432,7 @@ def test_axe_finds_nothing_against_any_view(page: Page, pictures: Pictures, them
         assert violations(page) == [], tab
     for name, opener, closer in dialogs:
         page.click(opener)
-        page.wait(lambda name=name: page.one(f"#{name}").is_displayed())
+        page.wait(page.one(f"#{name}").is_displayed)
         assert violations(page) == [], name
         page.click(closer)
 
@@ -470,7 +471,7 @@ def test_a_folder_is_classified_counted_and_taken_away(page: Page, pictures: Pic
     page.wait(lambda: "of 12 images" in page.one("#answers-accuracy").text)
     for button, pattern in (("table", "*.csv"), ("report", "*.html"), ("sorted", "*.zip")):
         page.click(f"#answers-{button}")
-        page.wait(lambda pattern=pattern: list(page.downloads.glob(pattern)))
+        page.wait(partial(lambda wanted: list(page.downloads.glob(wanted)), pattern))
     page.picture("answers")
     # dropped ones take their place
     page.drop("#answers .drop", pictures[CLASSES[0]][6:9])

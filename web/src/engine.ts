@@ -13,7 +13,7 @@ const SHAPES: Record<string, string[]> = { members: ["ways", "n"], pooled: ["n",
 export interface About {
   name: string;
   fingerprint: string;
-  settings: { head: string; features: string; adaptation: string; set_encoder_norm: string; embedding_size: number };
+  settings: { head: string; features: string; adaptation: string; set_encoder_norm: string; embedding_size: number; shared_large?: number };
   calibration: [number, number, number];
   image_size: number;
   image_sizes: number[]; // that `auto` chooses from
@@ -32,7 +32,9 @@ type Report = (share: number) => void;
 export class Engine {
   readonly about: About;
   readonly head: Head;
-  private readonly layers: Weights = new Map();
+  private readonly frozen: Weights = new Map(); // stem and stages without LoRA terms
+  private readonly lora = new Map<string, Record<string, Float32Array>>(); // outer (O, r), inner (r, I) and scale (O,) of a convolution
+  private adapted: { share: number; layers: Weights } | null = null;
   private readonly state: Weights = new Map();
   private readonly graphs = new Map<string, Graph>();
   private wanted: ArrayLike<number> = []; // features of a pattern without FiLM
@@ -46,7 +48,10 @@ export class Engine {
       const [kind, rest] = [name.slice(0, name.indexOf("/")), name.slice(name.indexOf("/") + 1)];
       if (kind === "graphs") this.graphs.set(rest, readGraph(tensor.data as Uint8Array));
       else if (kind === "check") this.wanted = asFloat32(tensor);
-      else (kind === "layers" ? this.layers : this.state).set(rest, { shape: tensor.shape, data: asFloat32(tensor) });
+      else if (kind === "lora") {
+        const [layer, part] = rest.split("/");
+        this.lora.set(layer, { ...this.lora.get(layer), [part]: asFloat32(tensor) });
+      } else (kind === "layers" ? this.frozen : this.state).set(rest, { shape: tensor.shape, data: asFloat32(tensor) });
     }
     const numbers = new Map([...this.state].filter(([name]) => name.startsWith("head.")).map(([name, value]) => [name.slice(5), value.data as Float32Array]));
     this.head = new Head(this.about.settings.head, this.groups, numbers);
@@ -67,7 +72,7 @@ export class Engine {
   async isExact(): Promise<boolean> {
     const film = Float32Array.from(this.about.sites.flat().flatMap(([, n]) => [...Array<number>(n).fill(1), ...Array<number>(n).fill(0)]));
     const pattern = Uint8Array.from({ length: 96 * 96 * 3 }, (_, i) => (i * i) % 251);
-    const network = await this.network(film), [found] = await network.run([pattern]);
+    const network = await this.network(film, 96), [found] = await network.run([pattern]);
     await network.release();
     return found.every((value, i) => Math.abs(value - this.wanted[i]) < 1e-4);
   }
@@ -87,6 +92,7 @@ export class Engine {
         means.push(found[session.outputNames[1]].data as Float32Array);
       }
     };
+    const size = Math.sqrt(images[0].length / 3), layers = this.layersAt(size);
     await step(await this.session("stem"), this.inputs(images));
     const film: Float32Array[] = [], pooled: Float32Array[] = [], { sites, channels, settings } = this.about;
     for (let stage = 0; stage < this.stages.length; stage++) {
@@ -100,15 +106,15 @@ export class Engine {
         const session = await this.session(`film.${stage}`);
         film.push((await session.run(given))[session.outputNames[0]].data as Float32Array);
       }
-      const session = sites[stage].length ? await this.make(this.stages[stage], this.withFilm(stage, film.at(-1)!)) : await this.session(this.stages[stage]);
+      const session = await this.make(this.stages[stage], sites[stage].length ? this.withFilm(layers, stage, film.at(-1)!) : layers);
       await step(session, maps);
-      if (sites[stage].length) await session.release();
+      await session.release();
       if (this.every || stage === this.stages.length - 1) pooled.push(concatenated(means));
       report((stage + 1) / (this.stages.length + 1));
     }
     const vector = concatenated(film);
     const features = this.head.embed(pooled.map((part) => part), images.length);
-    return { film: vector, features, embedding, network: await this.network(vector) };
+    return { film: vector, features, embedding, network: await this.network(vector, size) };
   }
 
   // z_G of these images alone: the mean over the rows of the set encoder.
@@ -126,10 +132,10 @@ export class Engine {
   }
 
   // Stem and stages with a task's FiLM in their weights, as one session.
-  async network(film: Float32Array): Promise<Network> {
+  async network(film: Float32Array, size: number): Promise<Network> {
     const parts = ["stem", ...this.stages].map((name) => this.graphs.get(name)!);
     const graph = { nodes: joined(parts.map((part) => part.nodes)), tensors: joined(parts.map((part) => part.tensors)) };
-    const weights = this.weightsWith(film);
+    const weights = this.weightsWith(film, size);
     const outputs = (this.every ? this.stages : this.stages.slice(-1)).map((name) => `${name}.pooled`);
     const session = await this.runtime.open(writeModel(graph, used(weights, graph.nodes), [{ name: parts[0].inputs[0], shape: ["n", "c", "h", "w"] }],
       outputs.map((name) => ({ name, shape: ["n", "c"] }))));
@@ -145,12 +151,12 @@ export class Engine {
   }
 
   // The numbers of stem and stages with FiLM.
-  weightsWith(film: Float32Array): Weights {
-    const weights: Weights = new Map(this.layers);
+  weightsWith(film: Float32Array, size: number): Weights {
+    const layers = this.layersAt(size), weights: Weights = new Map(layers);
     let place = 0;
     this.about.sites.forEach((sites, stage) => {
       const count = 2 * sites.reduce((sum, [, n]) => sum + n, 0);
-      for (const [name, value] of this.withFilm(stage, film.subarray(place, place + count))) weights.set(name, value);
+      for (const [name, value] of this.withFilm(layers, stage, film.subarray(place, place + count))) weights.set(name, value);
       place += count;
     });
     return weights;
@@ -158,9 +164,31 @@ export class Engine {
 
   graph(name: string): Graph { return this.graphs.get(name)!; }
 
+  // The numbers of stem and stages without FiLM, with the share of LoRA terms that images of this size have: all up to
+  // 128 pixels, `shared_large` from 224 on.
+  private layersAt(size: number): Weights {
+    const share = 1 + ((this.about.settings.shared_large ?? 1) - 1) * Math.min(Math.max(size - 128, 0) / 96, 1);
+    if (this.adapted?.share !== share) {
+      const layers: Weights = new Map(this.frozen);
+      for (const [layer, { outer, inner, scale }] of this.lora) {
+        const { shape, data } = this.frozen.get(`${layer}.weight`)!, [rows, columns] = shape, rank = outer.length / rows;
+        const sum = Float64Array.from(data as Float32Array);
+        for (let o = 0; o < rows; o++) {
+          for (let r = 0; r < rank; r++) {
+            const factor = share * scale[o] * outer[o * rank + r];
+            for (let i = 0; i < columns; i++) sum[o * columns + i] += factor * inner[r * columns + i];
+          }
+        }
+        layers.set(`${layer}.weight`, { shape, data: Float32Array.from(sum) });
+      }
+      this.adapted = { share, layers };
+    }
+    return this.adapted.layers;
+  }
+
   // weight * gamma, bias * gamma + beta
-  private withFilm(stage: number, film: Float32Array): Weights {
-    const start = `${this.stages[stage]}.`, layers: Weights = new Map([...this.layers].filter(([name]) => name.startsWith(start)));
+  private withFilm(every: Weights, stage: number, film: Float32Array): Weights {
+    const start = `${this.stages[stage]}.`, layers: Weights = new Map([...every].filter(([name]) => name.startsWith(start)));
     let place = 0;
     for (const [layer, channels] of this.about.sites[stage]) {
       const gamma = film.subarray(place, place + channels), beta = film.subarray(place + channels, place + 2 * channels);
@@ -173,8 +201,7 @@ export class Engine {
   }
 
   private session(name: string): Promise<InferenceSession> {
-    const plain = name === "stem" || name.startsWith("stages.");
-    let weights = plain ? this.layers : this.state;
+    let weights = name === "stem" ? this.frozen : this.state; // the stem has no LoRA terms
     if (name.startsWith("film.")) {
       const stage = name.slice(5), starts = [`adaptation.stage_encoders.${stage}.`, `adaptation.generators.${stage}.`];
       weights = new Map([...this.state].filter(([key]) => starts.some((start) => key.startsWith(start))));

@@ -2,7 +2,7 @@
 
 import { unit } from "./head";
 import { mentions, node, writeModel, type Values } from "./onnx";
-import type { FittedTask } from "./task";
+import { type FittedTask, commonPart } from "./task";
 import { joined } from "./tensors";
 
 const FLOAT = 1; // the number of this type in ONNX
@@ -51,13 +51,15 @@ export function onnxBytes(fitted: FittedTask, more: Record<string, string> = {})
   const pooled = (engine.every ? engine.stages : engine.stages.slice(-1)).map((name) => unitOf(`${name}.pooled`));
   const features = add("Concat", pooled, { axis: 1 });
   const v = add("Mul", [add("Sub", [features, row(classifier.centre)]), row(classifier.weight)]);
-  const logits = add("Add", [matrix(v, classifier.regression.list), matrix(unitOf(v), classifier.prototypes.list)]);
-  add("Softmax", [add("Div", [logits, tensor([], [fitted.temperature])])], { axis: 1 }, "probabilities");
-  const means = task.statistics.means.map((values) => unit(values.map((value, j) => value * head.emphasis[j])));
-  const near = matrix(unitOf(add("Mul", [features, row(head.emphasis)])), means);
+  const logits = add("Add", [add("Add", [matrix(v, classifier.regression.list), matrix(unitOf(v), classifier.prototypes.list)]), row(classifier.bias)]);
+  const calibrated = add("Div", [logits, tensor([], [fitted.temperature])]);
+  add("Softmax", [task.prior ? add("Add", [calibrated, row(task.prior)]) : calibrated], { axis: 1 }, "probabilities");
+  const common = commonPart(task.statistics.means);
+  const means = task.statistics.means.map((values) => unit(values.map((value, j) => (value - common[j]) * head.emphasis[j])));
+  const near = matrix(unitOf(add("Mul", [add("Sub", [features, row(common)]), row(head.emphasis)])), means);
   add("Sub", [tensor([], [1]), add("ReduceMax", [near, whole(1)], { keepdims: 0 })], {}, "novelty");
 
-  const all = joined(nodes), weights = engine.weightsWith(task.film);
+  const all = joined(nodes), weights = engine.weightsWith(task.film, task.imageSize);
   const used: [string, Values][] = mentions(all, [...weights.keys()]).map((name) => [name, weights.get(name)!]);
   const metadata: Record<string, string> = {
     format: "cnaps-classifier", version: "2", classes: JSON.stringify(task.names), image_size: String(task.imageSize),

@@ -3,7 +3,7 @@
 import type { Engine, Network } from "./engine";
 import { InputError } from "./errors";
 import { type Classifier, type Statistics, logitsOf, unit } from "./head";
-import { argsort, dot, norm } from "./linear";
+import { argsort, dot } from "./linear";
 import { type Stored, type Tensor, asFloat32, asFloat64, digestOf, f32, f64, fromHalf, readSafetensors, toHalf, writeSafetensors } from "./tensors";
 
 export type Name = string | number;
@@ -18,6 +18,8 @@ export interface Task {
   seen: number;
   imageSize: number;
   threshold: number | null;
+  prior: Float64Array | null; // logarithms of class weights; null: every class counts alike
+  calibration: number; // what the first examples, left out in turn, said of log T beside the model's notes
 }
 
 // The order that Python sorts text in: by code points.
@@ -74,11 +76,18 @@ export class FittedTask {
   static async learn(engine: Engine, images: Uint8Array[], labels: number[], names: Name[], imageSize: number, report?: (share: number) => void): Promise<{ fitted: FittedTask; features: Float64Array[] }> {
     const made = await engine.adapt(images, labels, names.length, report);
     const statistics = statisticsOf(made.features, labels, names.length);
-    const task: Task = { names, film: made.film, statistics, embedding: made.embedding, seen: labels.length, imageSize, threshold: noneLevel(made.features, labels, engine.head.emphasis) };
+    const task: Task = {
+      names, film: made.film, statistics, embedding: made.embedding, seen: labels.length, imageSize, prior: null,
+      threshold: noneLevel(made.features, labels, engine.head.emphasis), calibration: await judged(engine, made.features, labels, names.length),
+    };
     return { fitted: new FittedTask(engine, task, made.network), features: made.features };
   }
 
-  with(change: Partial<Task>): FittedTask { return new FittedTask(this.engine, { ...this.task, ...change }, this.network); }
+  // Other classes under the same FiLM; new ones count like the others.
+  with(change: Partial<Task> & Pick<Task, "names">): FittedTask {
+    const { names, prior } = this.task, of = (name: Name) => prior![names.indexOf(name)] ?? 0;
+    return new FittedTask(this.engine, { ...this.task, ...change, prior: prior && Float64Array.from(change.names, of) }, this.network);
+  }
 
   get classifier(): Classifier {
     this.made ??= this.engine.head.classifier(this.task.statistics);
@@ -87,49 +96,100 @@ export class FittedTask {
 
   // What logits are divided by, so that probabilities mean what they say.
   get temperature(): number {
-    const [a, b, c] = this.engine.about.calibration, { counts } = this.task.statistics;
-    const shots = counts.reduce((x, y) => x + y, 0) / counts.length;
-    return Math.exp(a + b * Math.log(counts.length) + c * Math.log(Math.max(shots, 1)));
+    const { counts } = this.task.statistics, shots = counts.reduce((x, y) => x + y, 0) / counts.length;
+    return temperatureOf(this.engine, counts.length, shots) * Math.exp(this.task.calibration);
   }
 
   probabilities(features: Float64Array): Float64Array {
-    const found = softmax(logitsOf(this.classifier, features), this.temperature);
+    const found = this.softmax(logitsOf(this.classifier, features));
     if (!found.every(Number.isFinite)) throw new InputError("this task gives no probabilities: its numbers are out of all range");
     return found;
   }
 
-  // How unlike all classes features are, 0..2: one minus the cosine to the nearest class mean.
+  // How unlike all classes features are, 0..2: one minus the highest cosine to a class mean, without what classes have in common.
   novelty(features: Float64Array): number {
-    const { emphasis } = this.engine.head, own = unit(features.map((value, j) => value * emphasis[j]));
-    return 1 - Math.max(-1, ...this.task.statistics.means.map((mean) => dot(own, unit(mean.map((value, j) => value * emphasis[j])))));
+    const { emphasis } = this.engine.head, { means } = this.task.statistics, common = commonPart(means);
+    const apart = (row: Float64Array) => unit(row.map((value, j) => (value - common[j]) * emphasis[j])), own = apart(features);
+    return 1 - Math.max(-1, ...means.map((mean) => dot(own, apart(mean))));
   }
 
   async leftOut(features: Float64Array[], labels: number[], breathe: () => Promise<void>): Promise<Float64Array[]> {
     const logits = await this.engine.head.leftOut(features, labels, this.task.names.length, breathe);
-    return logits.map((row) => softmax(row, this.temperature));
+    return logits.map((row) => this.softmax(row));
+  }
+
+  private softmax(logits: Float64Array): Float64Array {
+    const { temperature, task: { prior } } = this;
+    return softmax(logits.map((value, k) => value / temperature + (prior?.[k] ?? 0)));
   }
 }
 
-export function softmax(logits: Float64Array, temperature: number): Float64Array {
-  const highest = Math.max(...logits), rising = logits.map((value) => Math.exp((value - highest) / temperature));
+function softmax(logits: Float64Array): Float64Array {
+  const highest = Math.max(...logits), rising = logits.map((value) => Math.exp(value - highest));
   const sum = rising.reduce((a, b) => a + b, 0);
   return rising.map((value) => value / sum);
 }
 
+const COMMON = 0.75; // of what classes have in common, which strangers of their kind have too, so much is left out
+
+export function commonPart(means: Float64Array[]): Float64Array {
+  const sum = new Float64Array(means[0].length);
+  if (means.length > 1) for (const mean of means) for (let j = 0; j < sum.length; j++) sum[j] += (COMMON * mean[j]) / means.length;
+  return sum;
+}
+
+// What logits of tasks like this are divided by, by the model's notes.
+function temperatureOf(engine: Engine, ways: number, shots: number): number {
+  const [a, b, c] = engine.about.calibration;
+  return Math.exp(a + b * Math.log(ways) + c * Math.log(Math.max(shots, 1)));
+}
+
+const JUDGED = 150, JUDGED_CLASSES = 100; // about as many examples are left out in turn; of more classes, none
+
+// What a task adds to log T: its left-out examples are likeliest there; see `maths/calibration.py`.
+async function judged(engine: Engine, features: Float64Array[], labels: number[], ways: number): Promise<number> {
+  if (ways < 2 || ways > JUDGED_CLASSES) return 0;
+  const counts = Array<number>(ways).fill(0), turn = labels.map((k) => ++counts[k]); // the how-manieth of its class
+  const some = argsort(turn).slice(0, Math.max(JUDGED, 2 * ways)).sort((a, b) => a - b), own = some.map((i) => labels[i]);
+  const scale = temperatureOf(engine, ways, some.length / ways);
+  const logits = await engine.head.leftOut(some.map((i) => features[i]), own, ways, async () => {});
+  return ownCalibration(logits.map((row) => row.map((value) => value / scale)), own);
+}
+
+const DOUBT = 3, FEWER = 0.1, WIDEST = 1.2;
+
+export function ownCalibration(logits: Float64Array[], labels: number[]): number {
+  const known = logits.map((_, i) => i).filter((i) => logits[i].every(Number.isFinite));
+  if (!known.length) return 0;
+  const cost = (more: number) => known.reduce((sum, i) => {
+    const scaled = logits[i].map((value) => value / Math.exp(more)), highest = Math.max(...scaled);
+    return sum + highest + Math.log(scaled.reduce((all, value) => all + Math.exp(value - highest), 0)) - scaled[labels[i]];
+  }, DOUBT * more * more);
+  let low = -WIDEST, high = WIDEST;
+  const golden = (Math.sqrt(5) - 1) / 2;
+  for (let round = 0; round < 30; round++) {
+    const left = high - golden * (high - low), right = low + golden * (high - low);
+    if (cost(left) < cost(right)) high = right;
+    else low = left;
+  }
+  return (low + high) / 2 - (FEWER * known.length) / (known.length + 10);
+}
+
 // The novelty beyond which an image looks like none of the classes; see `runtime/novelty.py`.
 export function noneLevel(features: Float64Array[], labels: number[], emphasis: Float64Array): number | null {
-  const counts = new Map<number, number>(), sums = new Map<number, Float64Array>();
+  const counts: number[] = [], means: Float64Array[] = [], found: number[] = [];
+  for (const k of labels) counts[k] = (counts[k] ?? 0) + 1;
   labels.forEach((k, i) => {
-    counts.set(k, (counts.get(k) ?? 0) + 1);
-    const sum = sums.get(k) ?? new Float64Array(features[i].length);
-    sums.set(k, sum.map((value, j) => value + features[i][j]));
+    means[k] ??= new Float64Array(features[i].length);
+    for (let j = 0; j < means[k].length; j++) means[k][j] += features[i][j] / counts[k];
   });
-  const found: number[] = [];
+  const middle = labels.length ? commonPart(means) : new Float64Array(), share = means.length > 1 ? COMMON / means.length : 0;
   labels.forEach((k, i) => {
-    if (counts.get(k)! < 2) return;
-    const own = features[i].map((value, j) => value * emphasis[j]);
-    const others = sums.get(k)!.map((value, j) => (value - features[i][j]) * emphasis[j]);
-    found.push(1 - dot(own, others) / Math.max(norm(own) * norm(others), 1e-12));
+    if (counts[k] < 2) return;
+    const others = means[k].map((value, j) => value + (value - features[i][j]) / (counts[k] - 1)); // the class without the example
+    const common = middle.map((value, j) => value + share * (others[j] - means[k][j]));
+    const apart = (row: Float64Array) => unit(row.map((value, j) => (value - common[j]) * emphasis[j]));
+    found.push(1 - dot(apart(features[i]), apart(others)));
   });
   return found.length < ENOUGH ? null : quantile(found, STRANGE);
 }
@@ -158,15 +218,16 @@ export async function writeTask(engine: Engine, task: Task): Promise<Uint8Array>
   const about = JSON.stringify({
     classes: names, image_size: task.imageSize, resize: "bilinear to a square", mean: normalisation.mean, std: normalisation.std,
     seen: task.seen, model: name, fingerprint, ...(task.threshold === null ? {} : { threshold: task.threshold }),
+    ...(task.calibration ? { calibration: task.calibration } : {}), ...(task.prior ? { prior: [...task.prior] } : {}),
   });
-  const metadata = { about, digest: await digestOf(about, tensors), format: "cnaps-task", version: "2" };
+  const metadata = { about, digest: await digestOf(about, tensors), format: "cnaps-task", version: task.prior ? "3" : "2" };
   return writeSafetensors({ metadata, tensors });
 }
 
 export async function readTask(engine: Engine, bytes: Uint8Array): Promise<Task> {
   const stored = readSafetensors(bytes), { metadata, tensors } = stored;
   if (metadata.format !== "cnaps-task") throw new InputError("this is no task file of cnaps");
-  if (!["1", "2"].includes(metadata.version)) throw new InputError("this task file was written by a newer version of cnaps");
+  if (!["1", "2", "3"].includes(metadata.version)) throw new InputError("this task file was written by a newer version of cnaps");
   if (metadata.digest !== (await digestOf(metadata.about ?? "", tensors))) throw new InputError("the task file is damaged: its content does not fit its digest");
   const about = JSON.parse(metadata.about);
   if (about.fingerprint !== engine.about.fingerprint) {
@@ -206,7 +267,7 @@ function rebuild(engine: Engine, about: any, { tensors }: Stored): Task {
   };
   const scatter = sizes.map((size) => Array.from({ length: size }, () => row(place++)));
   const means = asFloat64(tensors.get("means")!), counts = [...asFloat64(tensors.get("counts")!)];
-  if (counts.some((count) => count < 1)) throw new InputError("the task file has a class of no images");
+  if (counts.some((count) => count <= 0)) throw new InputError("the task file has a class of no images");
   return {
     names,
     film: asFloat32(tensors.get("film")!),
@@ -215,6 +276,8 @@ function rebuild(engine: Engine, about: any, { tensors }: Stored): Task {
     seen: about.seen,
     imageSize: engine.checkSize(about.image_size),
     threshold: about.threshold ?? null,
+    calibration: about.calibration ?? 0,
+    prior: about.prior ? Float64Array.from(names, (_, k) => Number(about.prior[k])) : null,
   };
 }
 

@@ -87,8 +87,7 @@ function reason(error: unknown): string {
 
 async function follow(now: Plan): Promise<void> {
   const names = [...new Set([...Object.keys(now.classes), ...Object.keys(now.learned)])].sort(compareNames);
-  const keep = new Set([...Object.values(now.classes).flat(), ...Object.values(now.held).flat(), ...now.test, ...now.pool]);
-  for (const store of [pixels, files, looks, features]) for (const id of store.keys()) if (!keep.has(id)) (store as Map<string, unknown>).delete(id);
+  forgetOthers(now, [pixels, features]);
   if (names.length < 2) {
     fitted = null;
     tell({ predictions: {}, review: null, held_out: null, suggestions: [], points: {} });
@@ -110,10 +109,10 @@ async function follow(now: Plan): Promise<void> {
     const old = base;
     if (now.task) {
       const task = await readTask(model, now.task);
-      base = new FittedTask(model, task, await model.network(task.film));
+      base = new FittedTask(model, task, await model.network(task.film, task.imageSize));
       features = new Map();
     } else {
-      const size = chooseSize(model.about.image_sizes, examples.map((id) => looks.get(id)!));
+      const size = chooseSize(model.about.image_sizes, examples.flatMap((id) => looks.get(id) ?? []));
       const images = await read(examples, size), labels = own.flatMap((name, k) => now.classes[name].map(() => k));
       const found = await FittedTask.learn(model, images, labels, own, size, (share) => {
         say({ phase: "learning", text: `Learning from ${examples.length} examples, ${Math.round(share * 100)}%`, seconds: null });
@@ -127,6 +126,11 @@ async function follow(now: Plan): Promise<void> {
     await conclude(now, names, true);
   }
   say({ phase: "ready", text: `Learned from ${fitted!.task.seen} images, read at ${fitted!.task.imageSize} pixels,`, seconds: (performance.now() - started) / 1000 });
+}
+
+function forgetOthers(now: Plan, stores: Map<string, unknown>[]): void {
+  const keep = new Set([...Object.values(now.classes).flat(), ...Object.values(now.held).flat(), ...now.test, ...now.pool]);
+  for (const store of stores) for (const id of store.keys()) if (!keep.has(id)) store.delete(id);
 }
 
 async function conclude(now: Plan, names: string[], thorough: boolean): Promise<void> {
@@ -162,9 +166,26 @@ async function conclude(now: Plan, names: string[], thorough: boolean): Promise<
   if (thorough) await test(made, now, keys);
   if (judged && thorough) {
     const fit = await made.leftOut(answers, labels, async () => { await breathe(); check(now); });
-    const worst = suspects(fit, labels).map(([i, k]) => ({ id: examples[i], better: keys[k], fit: fit[i][labels[i]], better_fit: fit[i][k] }));
+    const worst = (await doubted(made, fit, answers, labels, now)).map(([i, k]) => ({ id: examples[i], better: keys[k], fit: fit[i][labels[i]], better_fit: fit[i][k] }));
     tell({ ...insight, review: { ...leftOutScore(fit, labels), suspects: worst, ...mistakes(fit, labels, examples, keys) } });
   }
+}
+
+const CORRECTED = 8, FEW = 500; // labels that are corrected in thought, of examples at most
+
+// Labels that look wrong, without those that another wrong one makes look so: the worst is corrected and the others are
+// judged again, a few times; of large sets a wrong one spoils little.
+async function doubted(task: FittedTask, fit: Float64Array[], rows: Float64Array[], labels: number[], now: Plan): Promise<[number, number][]> {
+  const found: [number, number][] = [], corrected = [...labels];
+  const left = () => suspects(fit, corrected).filter(([i]) => !found.some(([j]) => j === i));
+  for (let round = 0; round < (labels.length <= FEW ? CORRECTED : 0); round++) {
+    const [worst] = left();
+    if (!worst || corrected.filter((k) => k === corrected[worst[0]]).length < 3) break;
+    found.push(worst);
+    corrected[worst[0]] = worst[1];
+    fit = await task.leftOut(rows, corrected, async () => { await breathe(); check(now); });
+  }
+  return [...found, ...left()];
 }
 
 // How the images are answered that are held out of each class that is known by now.
@@ -208,7 +229,9 @@ function check(now: Plan): void {
 async function read(ids: string[], size: number): Promise<Uint8Array[]> {
   const found: Uint8Array[] = [];
   for (const id of ids) {
-    const known = pixels.get(id), made = known?.length === size * size * 3 ? known : await square(files.get(id)!, size);
+    const known = pixels.get(id), file = files.get(id);
+    if (!file) throw new Interrupted(); // it was taken out meanwhile
+    const made = known?.length === size * size * 3 ? known : await square(file, size);
     if (known || pixels.size * made.length < KEPT) pixels.set(id, made);
     found.push(made);
   }
@@ -242,6 +265,7 @@ const calls: { [kind in Call["kind"]]: (call: Extract<Call, { kind: kind }>) => 
   },
   async follow({ plan: next }) {
     plan = next;
+    forgetOthers(next, [files, looks]); // now, and not when it is followed: by then files of a later plan are here
     void followPlans();
   },
   async classify({ files: asked }) {

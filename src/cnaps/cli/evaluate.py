@@ -61,6 +61,9 @@ def evaluate(
         Path | None,
         typer.Option(help="Results of the same learners on validation tasks: each gets a temperature from them."),
     ] = None,
+    features: Annotated[
+        Path | None, typer.Option(help="Keep frozen features in this folder, for further runs and other methods.")
+    ] = None,
     name: Annotated[str, typer.Option(help="What the result is called.")] = "evaluation",
     title: Annotated[str, typer.Option(help="Its headline.")] = "Few-shot accuracy",
     processes: Annotated[int, typer.Option(min=1, help="Processes on this machine.")] = 1,
@@ -86,7 +89,7 @@ def evaluate(
         options = {"limits": limits, "seed": seed, "ways": ways, "shots": shots, "targets": targets}
         task_set = TaskSet.draw(collections, None if split == "all" else split, tasks, **options)
     warn_of_seen(model, task_set)
-    found = compare(model, names_of(chosen), task_set, out, size=size, calibration=calibration)
+    found = compare(model, names_of(chosen), task_set, out, size=size, calibration=calibration, features=features)
     if found is None:
         return
     names = sorted(found["setup"]["data set"])
@@ -176,8 +179,10 @@ def names_of(text: str) -> list[str]:
 
 
 def label_of(chosen: str) -> str:
-    """The name of the first learner of a list."""
-    return names_of(chosen)[0].partition("=")[0]
+    """The name of the first learner of a list, whichever its seed."""
+    from cnaps.paper.experiments.scores import without_seed
+
+    return without_seed(names_of(chosen)[0].partition("=")[0])
 
 
 def open_collections(data: list[Path], split: str | None) -> list[Collection]:

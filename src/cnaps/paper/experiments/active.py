@@ -1,7 +1,8 @@
 """Active learning as in the paper: images labelled one after the other, chosen by doubt and by chance.
 
-A panel is an alphabet, or all classes of a data set that has no groups. FiLM is made from the first labels and
-then stays, so images are embedded once a start; an iteration makes class statistics from stored features.
+A panel is an alphabet, or all classes of a data set that has no groups. What a method changes in the network it
+makes from the first labels, and then it stays: images are embedded once a start, and an iteration makes a
+classifier of stored features.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from torch import Tensor
 from cnaps.bridge.engine import TorchEngine
 from cnaps.data.collection import Collection
 from cnaps.errors import DataError, InputError
+from cnaps.nn.frozen import CHUNK
 from cnaps.nn.model import CNAPs
 from cnaps.paper.experiments.reporting import COLOURS, Report, Table, new_figure
 from cnaps.paper.experiments.scores import Estimate, ScoreBook, append_lines, read_lines
 from cnaps.paper.learners import FeatureLearner, FrozenFeatures, Learner
 from cnaps.paper.learners.cnaps import TrainedLearner
+from cnaps.paper.learners.embedding import EmbeddingModel
 from cnaps.progress import track
 from cnaps.runtime.suggest import choose
 from cnaps.runtime.task import Examples, FittedTask
@@ -104,17 +107,39 @@ def acquire(features: Tensor, deal: Deal, fit: Fit, plan: Plan, strategy: str, s
 
 
 def adaptive(learner: Learner, pixels: Tensor, deal: Deal) -> tuple[Tensor, Fit]:
-    """Features of all images under the FiLM of the first labels, and how classifiers are made of them."""
-    if not isinstance(learner, TrainedLearner) or not isinstance(learner.model, CNAPs):
-        raise InputError("active learning needs features that stay: cnaps, or a method on frozen features")
+    """Features of all images as the first labels made them, and how classifiers are made of these."""
+    model = learner.model if isinstance(learner, TrainedLearner) else None
+    if isinstance(model, CNAPs):
+        return _with_film(model, pixels, deal)
+    if isinstance(learner, TrainedLearner) and isinstance(model, EmbeddingModel):
+        return _embedded(learner, model, pixels, deal)
+    raise InputError(
+        f"active learning needs features that stay, and those of {learner.name} change with every label: "
+        "take cnaps, another method of one pass, or one on frozen features"
+    )
+
+
+def _with_film(model: CNAPs, pixels: Tensor, deal: Deal) -> tuple[Tensor, Fit]:
     examples = Examples(pixels[deal.start].numpy(), deal.labels[deal.start].tolist())
-    fitted = FittedTask.learn(TorchEngine(learner.model), examples)
+    fitted = FittedTask.learn(TorchEngine(model), examples)
 
     def fit(features: Tensor, labels: Tensor) -> Callable[[Tensor], np.ndarray]:
         again = fitted.refit(features.numpy(), labels.numpy())
         return lambda rows: again.probabilities(rows.numpy())
 
     return torch.from_numpy(fitted.features(pixels.numpy())), fit
+
+
+@torch.no_grad()
+def _embedded(learner: TrainedLearner, model: EmbeddingModel, pixels: Tensor, deal: Deal) -> tuple[Tensor, Fit]:
+    fitted = model.adapt(model.preprocess(pixels[deal.start]), deal.labels[deal.start])
+
+    @torch.no_grad()
+    def fit(features: Tensor, labels: Tensor) -> Callable[[Tensor], np.ndarray]:
+        classify, temperature = model.classifier(features, labels), learner.temperature(labels)
+        return lambda rows: (classify(rows) / temperature).detach().double().softmax(1).numpy()
+
+    return torch.cat([fitted.features(model.preprocess(some)) for some in pixels.split(CHUNK)]), fit
 
 
 def frozen_fit(learner: FeatureLearner) -> Fit:

@@ -21,7 +21,7 @@ from torch import Tensor
 from cnaps.data.collection import Collection, class_fingerprint
 from cnaps.episodes import Sampler, TaskDescription, read_manifest
 from cnaps.episodes.task import flat_rows
-from cnaps.errors import DataError
+from cnaps.errors import CnapsError, DataError
 from cnaps.maths.calibration import temperature
 from cnaps.nn.backbones import Backbone
 from cnaps.nn.checkpoints import load_task_model
@@ -99,24 +99,39 @@ def seen_in_training(model: TaskModel, task_set: TaskSet, title: str) -> list[st
 
 
 class FeatureStore:
-    """Frozen features of every stage of a collection's images, filled in as tasks ask for them."""
+    """Frozen features of every stage of a collection's images, filled in as tasks ask for them.
 
-    def __init__(self, frozen: FrozenFeatures, count: int) -> None:
+    With a `file` they are kept there, for further runs, and several processes may fill it at once.
+    """
+
+    def __init__(self, frozen: FrozenFeatures, count: int, file: Path | None = None) -> None:
         self._frozen = frozen
-        self._values = np.zeros((count, frozen.size), np.float32)  # takes memory only where it is written
-        self._known = np.zeros(count, bool)
+        # The last number of a row, written after the others, says that it is known. A table takes room, in memory
+        # or on disk, only where it is written.
+        shape = (count, frozen.size + 1)
+        self._values = np.zeros(shape, np.float32) if file is None else _map_file(file, shape)
 
     def missing(self, rows: np.ndarray) -> np.ndarray:
         """Which of the rows are not known yet."""
-        return rows[~self._known[rows]]
+        return rows[self._values[rows, -1] == 0]
 
     def get(self, rows: np.ndarray, images: Mapping[int, Tensor]) -> Tensor:
         """Features (N, d); those not known are computed from the images of their rows."""
         new = np.unique(self.missing(rows))
         if len(new):
-            self._values[new] = self._frozen(torch.stack([images[row] for row in new.tolist()])).numpy()
-            self._known[new] = True
-        return torch.from_numpy(self._values[rows])
+            self._values[new, :-1] = self._frozen(torch.stack([images[row] for row in new.tolist()])).numpy()
+            self._values[new, -1] = 1
+        return torch.from_numpy(self._values[rows, :-1])
+
+
+def _map_file(file: Path, shape: tuple[int, int]) -> np.ndarray:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with open(file, "ab") as opened:
+            opened.truncate(4 * shape[0] * shape[1])
+        return np.memmap(file, np.float32, "r+", shape=shape)
+    except OSError as error:
+        raise CnapsError(f"cannot keep features in {file}: {error.strerror or error}") from error
 
 
 def evaluate(
@@ -128,8 +143,12 @@ def evaluate(
     size: int,
     world: World | None = None,
     temperatures: Mapping[str, Calibration] | None = None,
+    features: Path | None = None,
 ) -> Scores:
-    """Score every learner on every task that is not in the book yet; gives all scores of the book."""
+    """Score every learner on every task that is not in the book yet; gives all scores of the book.
+
+    `features` is a folder to keep the frozen features of these images at this size in.
+    """
     done = book.read()
     if world is not None:
         world.wait()  # nobody writes before everybody has read
@@ -138,7 +157,10 @@ def evaluate(
             todo = [each for each in described if any((who, name, each.index) not in done for who in learners)]
             mine = [todo[i] for i in (world.share(range(len(todo))) if world else range(len(todo)))]
             row = bar.add_task(name, total=len(mine), note="")
-            runner = _Runner(learners, frozen, task_set.collections[name], size, done, temperatures or {})
+            collection = task_set.collections[name]
+            file = features / f"{name}-{collection.fingerprint[:16]}" if features else None
+            store = FeatureStore(frozen, len(collection), file)
+            runner = _Runner(learners, store, collection, size, done, temperatures or {})
             for task in runner.run(mine):
                 book.append(task)
                 bar.update(row, advance=1, note="  ".join(f"{s.learner} {s.accuracy:.3f}" for s in task))
@@ -153,15 +175,14 @@ class _Runner:
     def __init__(
         self,
         learners: Mapping[str, Learner],
-        frozen: FrozenFeatures,
+        store: FeatureStore,
         collection: Collection,
         size: int,
         done: Mapping[tuple[str, str, int], Score],
         temperatures: Mapping[str, Calibration],
     ) -> None:
-        self.temperatures = temperatures
+        self.store, self.temperatures = store, temperatures
         self.learners, self.collection, self.size, self.done = learners, collection, size, done
-        self.store = FeatureStore(frozen, len(collection))
 
     def run(self, tasks: Sequence[TaskDescription]) -> Iterator[list[Score]]:
         """The new scores, task by task."""
@@ -226,12 +247,14 @@ def compare(
     *,
     size: int | None = None,
     calibration: str | Path | None = None,
+    features: str | Path | None = None,
 ) -> dict[str, Any] | None:
     """Evaluate `name`, `name=FOLDER` or `name@variant=FOLDER` entries, by all processes; the first has the result.
 
     Methods without a model of their own use `model`, and all share its backbone. With `calibration`, a folder of
-    results of the same methods on validation tasks, every method gets a temperature from them in the same way. The
-    result, setup and scores, is plain data for `comparison_report`.
+    results of the same methods on validation tasks, every method gets a temperature from them in the same way.
+    Frozen features are kept in the folder `features`, if one is given. The result, setup and scores, is plain data
+    for `comparison_report`.
     """
     base = load_task_model(model)
     side = size or base.image_size
@@ -256,6 +279,7 @@ def compare(
         size=side,
         world=world,
         temperatures=temperatures,
+        features=Path(features) / f"{_fingerprint(base.backbone)}-{side}" if features else None,
     )
     if world is not None:
         world.close()
@@ -271,9 +295,14 @@ def _temperatures(folder: str | Path, identities: Mapping[str, str]) -> dict[str
             raise DataError(
                 f"{folder} has no results of {label} as it is now: evaluate it on validation tasks first"
             )
+    done = [{score.key[1:] for score in found if score.learner == label} for label in identities]
+    common = set.intersection(*done)  # the same tasks for all
+    if not common:
+        raise DataError(f"{folder} has no task that all of {', '.join(identities)} have done")
     temperatures = {}
     for label in identities:
-        a, b, c = fit_calibration([score for score in found if score.learner == label])
+        mine = [score for score in found if score.learner == label and score.key[1:] in common]
+        a, b, c = fit_calibration(mine)
         temperatures[label] = (round(a, 4), round(b, 4), round(c, 4))
     return temperatures
 

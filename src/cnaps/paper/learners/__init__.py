@@ -16,6 +16,7 @@ from cnaps.nn.backbones import Backbone
 from cnaps.nn.frozen import FrozenFeatures
 from cnaps.nn.model import CNAPs
 from cnaps.nn.task_model import Recipe, TaskModel, register_recipe
+from cnaps.paper.learners.adapters import TrainedAdapters
 from cnaps.paper.learners.base import FeatureLearner, Learner, Predictor
 from cnaps.paper.learners.cnaps import TrainedLearner
 from cnaps.paper.learners.gradient import (
@@ -112,8 +113,15 @@ _ENTRIES = (
         residual_adapters,
         Descent(25, 0.0001, "prototypes"),
     ),
-    Entry("fomaml", "first-order MAML, 10 steps at 0.1, 5 more at test", model=Maml, theta=_THETA),
-    Entry("proto-maml", "MAML from prototypes, 1 step at 0.02, 5 more at test", model=ProtoMaml, theta=_THETA),
+    Entry(
+        "residual-adapters-trained",
+        "1x1 convolutions beside the spatial ones, from one pass over the context",
+        model=TrainedAdapters,
+    ),
+    Entry("fomaml", "first-order MAML, 10 clipped steps at 0.1, 5 more at test", model=Maml, theta=_THETA),
+    Entry(
+        "proto-maml", "MAML from prototypes, 1 clipped step at 0.02, 5 more at test", model=ProtoMaml, theta=_THETA
+    ),
     Entry("versa", "distributions over the classifier's weights", model=Versa),
     Entry("tadam-style", "FiLM from the mean class prototype, in the style of TADAM", model=Tadam),
 )

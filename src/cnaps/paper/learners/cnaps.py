@@ -21,9 +21,13 @@ class TrainedLearner:
     def adapt(self, images: Tensor, labels: Tensor) -> Predictor:
         """Read the context."""
         adapted = self.model.adapt(self.model.preprocess(images), labels)
-        ways = int(labels.max()) + 1
-        scale = temperature(self.model.notes, ways, len(labels) / ways)
+        scale = self.temperature(labels)
         return Predictor(lambda pixels: adapted.logits(self.model.preprocess(pixels)) / scale, _count(adapted))
+
+    def temperature(self, labels: Tensor) -> float:
+        """What the logits of a task with these labels (N,) are divided by; 1 if the model does not say."""
+        ways = int(labels.max()) + 1
+        return temperature(self.model.notes, ways, len(labels) / ways)
 
 
 def _count(fitted: Fitted) -> int:

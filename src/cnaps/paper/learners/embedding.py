@@ -1,4 +1,4 @@
-"""A backbone whose features are read as they are, trained on tasks: what four of the compared methods share.
+"""A backbone whose features are read as they are, trained on tasks: what five of the compared methods share.
 
 Training changes LoRA terms of the backbone (model.shared_rank) or all of it (theta.mode), as it does for CNAPs;
 features are those of the last stage or of all stages (model.features).
@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.backbones import Backbone
 from cnaps.nn.checks import check_images, check_labels
 from cnaps.nn.film import SiteFilm, bind, fold, unite
 from cnaps.nn.frozen import CHUNK, feature_groups, staged_features, unit_features
+from cnaps.nn.heads import Head
 from cnaps.nn.model import ModelConfig
 from cnaps.nn.shared import SharedTerms
 from cnaps.nn.task_model import TaskModel
@@ -26,6 +28,8 @@ StageFilm = Sequence[Sequence[SiteFilm]]
 class EmbeddingModel(TaskModel):
     """Unit features of a backbone, perhaps with LoRA; `classifier` makes a task's classifier of them."""
 
+    head: Head
+
     def __init__(self, config: ModelConfig | None = None, backbone: Backbone | None = None) -> None:
         super().__init__(config or ModelConfig(), backbone)
         self.every_stage = self.config.features == "all"
@@ -35,8 +39,12 @@ class EmbeddingModel(TaskModel):
             self.shared = SharedTerms(self.backbone.stages, self.config.shared_rank)
 
     def classifier(self, features: Tensor, labels: Tensor) -> Callable[[Tensor], Tensor]:
-        """From unit features (N, d) and labels 0..C-1 (N,) to a module from features (M, d) to logits (M, C)."""
-        raise NotImplementedError
+        """From a fitted task's `features` (N, d) and labels 0..C-1 (N,) to a function to logits (M, C).
+
+        That of the method's head, unless it makes classifiers in another way.
+        """
+        statistics = ClassStatistics.of(features, labels, int(labels.max()) + 1, scatter=self.head.needs_scatter)
+        return self.head.classifier(statistics)
 
     def adapt(self, images: Tensor, labels: Tensor, **_: object) -> FittedClassifier:
         """One pass over the context; of training's options none is needed."""

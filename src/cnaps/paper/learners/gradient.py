@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cnaps.nn.backbones import Backbone
-from cnaps.nn.film import bind, unite
+from cnaps.nn.film import bind, skeleton, unite
 from cnaps.nn.frozen import feature_groups, staged_features, unit_features
 from cnaps.paper.learners.base import Predictor, class_means
 from cnaps.paper.learners.prototypes import ProtoNet
@@ -147,14 +147,16 @@ def film_layers(backbone: Backbone) -> Part:
 
 def residual_adapters(backbone: Backbone) -> Part:
     """A 1x1 convolution beside every spatial convolution of the stages: C^2 numbers a layer."""
-    network = copy.deepcopy(backbone).requires_grad_(False)
-    adapters = []
-    for stage in network.stages:
-        for name, module in list(stage.named_modules()):
-            if isinstance(module, nn.Conv2d) and max(module.kernel_size) > 1:
-                adapters.append(ParallelAdapter(module))
-                stage.set_submodule(name, adapters[-1])
-    return Part(lambda: united_modules(network), [adapter.weight for adapter in adapters])
+    weights = [
+        [torch.zeros(adapter_shape(stage, name), requires_grad=True) for name in spatial_convolutions(stage)]
+        for stage in backbone.stages
+    ]
+
+    def modules() -> list[nn.Module]:
+        parts = zip(backbone.stages, backbone.stage_units, weights, strict=True)
+        return [backbone.stem, *[unite(with_adapters(stage, mine), units) for stage, units, mine in parts]]
+
+    return Part(modules, [weight for mine in weights for weight in mine])
 
 
 def united_modules(network: Backbone) -> list[nn.Module]:
@@ -163,13 +165,34 @@ def united_modules(network: Backbone) -> list[nn.Module]:
     return [unite(module, some) for module, some in zip([network.stem, *network.stages], units, strict=True)]
 
 
-class ParallelAdapter(nn.Module):
-    """A convolution and, added to it, a 1x1 convolution that starts at zero."""
+def spatial_convolutions(stage: nn.Module) -> list[str]:
+    """The names of a stage's convolutions that look beyond a point."""
+    convs = [(name, module) for name, module in stage.named_modules() if isinstance(module, nn.Conv2d)]
+    return [name for name, conv in convs if max(conv.kernel_size) > 1]
 
-    def __init__(self, conv: nn.Conv2d) -> None:
+
+def adapter_shape(stage: nn.Module, name: str) -> tuple[int, int, int, int]:
+    """Of the 1x1 convolution that stands beside the one of that name."""
+    conv = stage.get_submodule(name)
+    assert isinstance(conv, nn.Conv2d)
+    return conv.out_channels, conv.in_channels, 1, 1
+
+
+def with_adapters(stage: nn.Module, weights: Sequence[Tensor]) -> nn.Module:
+    """A stage with 1x1 convolutions beside its spatial ones; gradients flow into their weights."""
+    adapted = skeleton(stage)
+    for name, weight in zip(spatial_convolutions(stage), weights, strict=True):
+        adapted.set_submodule(name, ParallelAdapter(adapted.get_submodule(name), weight))
+    return adapted
+
+
+class ParallelAdapter(nn.Module):
+    """A convolution and, added to it, a 1x1 convolution whose weight belongs to a task."""
+
+    def __init__(self, conv: nn.Module, weight: Tensor) -> None:
         super().__init__()
-        self.conv = conv
-        self.weight = nn.Parameter(torch.zeros(conv.out_channels, conv.in_channels, 1, 1))
+        assert isinstance(conv, nn.Conv2d)
+        self.conv, self.weight = conv, weight
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C_in, H, W) -> (N, C_out, H / stride, W / stride)."""

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.adaptation import FilmAdaptation
 from cnaps.nn.backbones import Backbone
 from cnaps.nn.film import Film
@@ -69,12 +68,11 @@ class Tadam(EmbeddingModel):
         film = Film(tuple(self.adaptation.stage_film(stage, embedding, None, index) for stage in stages))
         network = self.network(film.stages)
         embedded = self.head.embed(self.run(network, images))
-        statistics = ClassStatistics.of(embedded, index, len(classes), scatter=False)
-        made = self.head.classifier(statistics)
+        made = self.classifier(embedded, index)
         task = TadamTask(
             classes, lambda x: self.head.embed(self.run(network, x)), made, len(film) + count_numbers(made)
         )
-        task.film, task.task_embedding, task.means = film, embedding, statistics.means
+        task.film, task.task_embedding, task.means = film, embedding, class_means(embedded, index)
         return task
 
     def auxiliary_loss(self, adapted: TadamTask, names: Sequence[str]) -> Tensor:

@@ -1,0 +1,95 @@
+"""Parallel residual adapters as the paper sets them against FiLM: meta-trained, made for a task in one pass.
+
+All else is as in CNAPs: set encoder, stage encoders, generators, head. What the generators say of a task mixes a
+few banks of adapters, which are meta-trained, into the C^2 numbers of each layer. (How its adapters come from a
+task the paper does not say. Generators without banks, of C^2 numbers each, would be far larger than the network.)
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from cnaps.errors import InputError
+from cnaps.maths.arrays import members_of
+from cnaps.nn.adaptation import FilmAdaptation
+from cnaps.nn.backbones import Backbone
+from cnaps.nn.encoders import SetEncoder
+from cnaps.nn.film import SiteFilm, unite
+from cnaps.nn.frozen import CHUNK, staged_features
+from cnaps.nn.heads import create_head
+from cnaps.nn.model import ModelConfig
+from cnaps.paper.learners.base import FittedClassifier, count_numbers
+from cnaps.paper.learners.embedding import EmbeddingModel
+from cnaps.paper.learners.gradient import adapter_shape, spatial_convolutions, with_adapters
+
+BANKS = 4  # half of them begin with a share of one in every task, the others with none
+
+
+class TrainedAdapters(EmbeddingModel):
+    """CNAPs with 1x1 convolutions beside the spatial ones in the place of FiLM."""
+
+    kind = "residual-adapters"
+
+    def __init__(self, config: ModelConfig | None = None, backbone: Backbone | None = None) -> None:
+        super().__init__(config, backbone)
+        names = [spatial_convolutions(stage) for stage in self.backbone.stages]
+        if not all(names):
+            raise InputError("residual adapters stand beside spatial convolutions, and a stage here has none")
+        self.set_encoder = SetEncoder(
+            self.config.embedding_size, norm=self.config.set_encoder_norm, image_size=self.config.set_encoder_size
+        )
+        # What is a site's FiLM there are here the shares of an adapter's banks.
+        self.adaptation = FilmAdaptation(
+            self.backbone.channels,
+            [[BANKS // 2] * len(some) for some in names],
+            autoregressive=True,
+            embedding_size=self.config.embedding_size,
+            width=self.config.generator_width,
+            spread=self.config.spread,
+        )
+        self.banks = nn.ModuleList(
+            nn.ParameterList(torch.zeros(BANKS, *adapter_shape(stage, name)) for name in some)
+            for stage, some in zip(self.backbone.stages, names, strict=True)
+        )
+        self.head = create_head(self.config.head, self.groups, self.config.bias_width)
+        self.train(False)
+
+    def regularization(self) -> Tensor:
+        """The sum of R^2 over all generators, as CNAPs have it."""
+        return self.adaptation.regularization()
+
+    def adapt(self, images: Tensor, labels: Tensor, **_: object) -> FittedClassifier:
+        """One pass over the context: before a stage its adapters are made."""
+        classes, index = self._check(images, labels)
+        images, pools = images.to(self.device), self.backbone.pools
+        chunk = len(images) if self.config.backbone_norm == "batch" else CHUNK
+        embedding = self.set_encoder(images, chunk).mean(0)
+        members = members_of(index, len(classes), images)
+        modules: list[nn.Module] = [unite(self.backbone.stem, self.backbone.stem_units)]
+        parts = [modules[0](part.contiguous(memory_format=torch.channels_last)) for part in images.split(chunk)]
+        pooled = [torch.cat([pools[0](part) for part in parts])]
+        for i in range(len(self.backbone.stages)):
+            shares = self.adaptation.stage_film(i, embedding, pooled[-1], members)
+            modules.append(self._stage(i, shares))
+            parts = [modules[-1](part) for part in parts]
+            pooled.append(torch.cat([pools[i + 1](part) for part in parts]))
+        embedded = self.head.embed(torch.cat(pooled[1:] if self.every_stage else pooled[-1:], 1))
+        made = self.classifier(embedded, index)
+
+        def features(images: Tensor) -> Tensor:
+            return self.head.embed(
+                staged_features(modules, pools[1:], images.to(self.device), every_stage=self.every_stage)
+            )
+
+        numbers = sum(bank[0].numel() for stage in self.banks for bank in stage)
+        return FittedClassifier(classes, lambda x: self.run(features, x), made, numbers + count_numbers(made))
+
+    def _stage(self, index: int, shares: tuple[SiteFilm, ...]) -> nn.Module:
+        """A stage with adapters that are mixed as `shares` say."""
+        mixed = [
+            torch.tensordot(torch.cat(share), bank, 1)
+            for bank, share in zip(self.banks[index], shares, strict=True)  # type: ignore[arg-type]
+        ]
+        stage = with_adapters(self.backbone.stages[index], mixed)
+        return unite(stage, self.backbone.stage_units[index])
