@@ -333,7 +333,7 @@ def test_prediction_sets_hold_the_true_class_as_often_as_was_asked(default, unse
         assert sets[rows, labels].mean() > coverage - 0.1
         sizes.append(sets.sum())
     assert sets[rows, default.predict(images)].all()
-    assert sizes[0] < sizes[1]
+    assert sizes[0] <= sizes[1] < 10 * len(images)
     assert default.predict_set(images[:3], 0.999).all()  # fifty examples cannot say so much
     default.save(tmp_path / "digits.task")
     again = FewShotClassifier.load(tmp_path / "digits.task")
