@@ -58,7 +58,8 @@ def make(step: str, log: Path, end: float | None) -> int | None:
         try:
             return process.wait(None if end is None else max(0.0, end - time.monotonic()))
         except (subprocess.TimeoutExpired, KeyboardInterrupt):
-            return stop(process)
+            stop(process)
+            return None
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
