@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from cnaps.data.collection import Collection, find_collections
+from cnaps.maths.heads import RidgeClassifier
 from cnaps.runtime.engine import open_engine
 from cnaps.runtime.task import Examples, FittedTask, softmax
 from cnaps.weights import DEFAULT_MODEL
@@ -39,7 +40,9 @@ def measure(fitted: FittedTask, shown: np.ndarray) -> dict[str, Any]:
     truth = np.repeat(np.arange(WAYS), TESTED)
     features = fitted.features(shown)
     probabilities = fitted.probabilities(features)
-    plain = fitted.classifier(features) - fitted.classifier.bias  # type: ignore[attr-defined]
+    classifier = fitted.classifier
+    assert isinstance(classifier, RidgeClassifier)
+    plain = classifier(features) - classifier.bias
     found: dict[str, Any] = {}
     for title, given in (("with", probabilities), ("without", softmax(plain / fitted.temperature))):
         right = given.argmax(1) == truth

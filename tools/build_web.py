@@ -1,8 +1,9 @@
 """Build the page that learns in the browser into dist/web: python tools/build_web.py
 
-The default model becomes one file. Batch norms are folded into the convolutions here, so the page has nothing to do
-but to add the share of LoRA terms that the size of images has, and FiLM. Convolutions stay in single precision: in half of it FiLM would differ by 3e-3
-from Python's. Nothing is built twice: a digest of everything that goes in is kept beside the result.
+The default model becomes one file. Batch norms are folded into the convolutions here, so the page has nothing to
+do but to add the share of LoRA terms that the size of images has, and FiLM. Convolutions stay in single precision:
+in half of it FiLM would differ by 3e-3 from Python's. Nothing is built twice: a digest of everything that goes in
+is kept beside the result.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def _lora(bundle: Bundle) -> dict[str, np.ndarray]:
 def _check(engine: OnnxEngine) -> np.ndarray:
     """Features of a pattern of pixels without FiLM: by these the page knows whether a GPU computes right."""
     sites = [site for stage in engine.bundle().sites for site in stage]
-    film = np.concatenate([np.repeat(np.float32([1, 0]), site.channels) for site in sites])
+    film = np.concatenate([np.repeat(np.array([1, 0], np.float32), site.channels) for site in sites])
     pattern = (np.arange(96 * 96 * 3) ** 2 % 251).astype(np.uint8).reshape(1, 96, 96, 3).transpose(0, 3, 1, 2)
     return engine.network(film, 96)(pattern)[0]
 

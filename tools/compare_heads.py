@@ -46,8 +46,8 @@ class Metric:
         self, tasks: list[dict], exponent: float, ridge: float, strength: float = 0.5, groups: list[int] = GROUPS
     ) -> None:
         self.exponent, self.groups = exponent, groups
-        sums, centres, total = [torch.zeros(g, g, dtype=torch.float64) for g in groups], [0.0] * len(groups), 0
-        freedom = 0
+        sums, centres, total = [torch.zeros(g, g, dtype=torch.float64) for g in groups], [0.0] * len(groups), 0.0
+        freedom = 0.0
         by_set: dict[str, int] = defaultdict(int)
         for t in tasks:
             by_set[t["set"]] += 1

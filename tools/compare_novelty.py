@@ -46,6 +46,7 @@ def main(files: str, model: str = "cnaps-lite0") -> None:
             near = unit((asked - common) * emphasis) @ unit((statistics.means - common) * emphasis).T
             scores[f"cosine, {share} of what classes have in common left out"] = -near.max(1)
             scores[f"the same and energy, {share}"] = -6 * near.max(1) - sure
+        assert statistics.scatter is not None
         within = np.concatenate(statistics.scatter) * emphasis / max(n - len(statistics.means), 1) ** 0.5
         for ridge in (0.03, 0.1, 0.3, 1):
             scores[f"Mahalanobis, ridge {ridge}"] = mahalanobis(

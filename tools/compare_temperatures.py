@@ -14,6 +14,7 @@ import torch
 from compare_heads import load
 
 from cnaps.maths.calibration import temperature
+from cnaps.maths.heads import Head
 from cnaps.maths.left_out import left_out_logits
 from cnaps.maths.statistics import ClassStatistics
 from cnaps.paper.experiments.scores import Score, fit_calibration, measure
@@ -31,7 +32,7 @@ def losses(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
 class Task:
     """Logits of targets and of left-out examples, and their losses over the grid."""
 
-    def __init__(self, t: dict, head) -> None:
+    def __init__(self, t: dict, head: Head) -> None:
         n, labels = t["context"], t["labels"].numpy()
         self.name, self.size = f"{t['set']} at {t['size']}", t["size"]
         self.ways, self.shots = int(labels.max()) + 1, n / (labels.max() + 1)

@@ -242,7 +242,7 @@ def labels_may_be_words_numbers_or_truth_values(estimator: Any) -> None:
 
 def what_makes_no_sense_is_a_value_error(estimator: Any) -> None:
     """With a text that says what is wrong, and nothing learned."""
-    from scipy.sparse import csr_matrix  # type: ignore[import-untyped]
+    from scipy.sparse import csr_matrix
 
     images, labels = images_and_labels()
     for title, bad in (

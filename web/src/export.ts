@@ -51,8 +51,9 @@ export function onnxBytes(fitted: FittedTask, more: Record<string, string> = {})
   const pooled = (engine.every ? engine.stages : engine.stages.slice(-1)).map((name) => unitOf(`${name}.pooled`));
   const features = add("Concat", pooled, { axis: 1 });
   const v = add("Mul", [add("Sub", [features, row(classifier.centre)]), row(classifier.weight)]);
-  const logits = add("Add", [matrix(v, classifier.regression.list), matrix(unitOf(v), classifier.prototypes.list)]);
-  add("Softmax", [add("Div", [logits, tensor([], [fitted.temperature])])], { axis: 1 }, "probabilities");
+  const logits = add("Add", [add("Add", [matrix(v, classifier.regression.list), matrix(unitOf(v), classifier.prototypes.list)]), row(classifier.bias)]);
+  const calibrated = add("Div", [logits, tensor([], [fitted.temperature])]);
+  add("Softmax", [task.prior ? add("Add", [calibrated, row(task.prior)]) : calibrated], { axis: 1 }, "probabilities");
   const common = commonPart(task.statistics.means);
   const means = task.statistics.means.map((values) => unit(values.map((value, j) => (value - common[j]) * head.emphasis[j])));
   const near = matrix(unitOf(add("Mul", [add("Sub", [features, row(common)]), row(head.emphasis)])), means);

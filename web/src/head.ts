@@ -8,7 +8,7 @@ export interface Statistics {
   means: Float64Array[]; // (C, d)
   scatter: Float64Array[][]; // for each class F (r, d), F'F = sum (x - mean)(x - mean)'
 }
-export interface Classifier { regression: Matrix; prototypes: Matrix; centre: Float64Array; weight: Float64Array }
+export interface Classifier { regression: Matrix; prototypes: Matrix; centre: Float64Array; weight: Float64Array; bias: Float64Array }
 
 const sigmoid = (x: number) => 1 / (1 + Math.exp(-x));
 const SMALL = 1e-12;
@@ -70,11 +70,13 @@ export class Head {
       padded.data.set(wanted.data, within.length * ways);
       regression = times(transposed(solve(withRidge(timesTransposed(rows, rows), this.ridge), padded)), rows);
     }
-    const [first, second] = this.temperature;
+    const [first, second] = this.temperature, middle = meanOf(means);
+    const deviation = sumOver(scatter.flat(), (row) => squared(row, weight)), spread = sumOver(means, (mean) => squared(mean.map((value, j) => value - middle[j]), weight));
+    const size = sumOver(prototypes, (row) => dot(row, row)) / ways;
     return {
       regression: regression.map((value) => value * first),
       prototypes: Matrix.of(prototypes.map((row) => unit(row).map((value) => value * second))),
-      centre, weight,
+      centre, weight, bias: fewShotBias(counts, deviation, spread, size, this.ridge, this.temperature),
     };
   }
 
@@ -88,6 +90,7 @@ export class Head {
     const ridge = (this.ridge / (n - 1)) * ways;
     const wanted = new Matrix(n, ways).map((_, i, k) => (labels[i] === k ? 1 : 0) - 1 / ways);
     const logits = features.map(() => new Float64Array(ways).fill(NaN));
+    const trace = sumOver(features, (_, i) => grams[0].get(i, i));
     for (let k = 0; k < ways; k++) {
       if (counts[k] < 2) continue;
       const sizes = counts.map((count, other) => count - (other === k ? 1 : 0));
@@ -108,9 +111,11 @@ export class Head {
         const change = [(own[0] * corner - own[1] * cross) / determinant, (total * own[1] - cross * own[0]) / determinant];
         const diagonal = inverse.get(i, i) - own[0] * change[0] - own[1] * change[1];
         const solvedWanted = times(Matrix.of([solved]), wanted).row(0);
+        const deviation = trace - grams[0].get(i, i) - sumOver(around.norms, (value, c) => value * sizes[c]);
+        const bias = fewShotBias(sizes, deviation, around.spread, around.size, this.ridge, this.temperature);
         for (let c = 0; c < ways; c++) {
           const answer = answered.get(i, c) - change[0] * onesWanted[c] - change[1] * solvedWanted[c];
-          logits[i][c] = this.temperature[0] * (wanted.get(i, c) - answer / diagonal) + this.temperature[1] * around.cosines[c];
+          logits[i][c] = this.temperature[0] * (wanted.get(i, c) - answer / diagonal) + this.temperature[1] * around.cosines[c] + bias[c];
         }
       }
     }
@@ -133,7 +138,7 @@ function without([kernel, crossed, squared]: [Matrix, Matrix, Matrix], averages:
   for (let j = 0; j < n; j++) for (let c = 0; c < ways; c++) if (j !== i) shares[j] += averages.get(c, j) / ways;
   const line = Matrix.of([shares]);
   const centre = times(line, crossed).row(0), length = dot(times(line, squared).row(0), shares);
-  const itself = kernel.get(i, i), own = centre[i];
+  const itself = kernel.get(i, i), own = centre[i], norms: number[] = [], lengths: number[] = []; // of class means and of prototypes, squared
   const cosines = averages.list.map((average, c) => {
     const mean = means.row(c);
     let inner = mean[i], size = dot(mean, average), middle = dot(centre, average);
@@ -142,15 +147,33 @@ function without([kernel, crossed, squared]: [Matrix, Matrix, Matrix], averages:
       inner -= weight * itself;
       middle -= weight * own;
     }
-    const sizes = (size - 2 * middle + length) * (itself - 2 * own + length);
+    norms.push(size);
+    lengths.push(size - 2 * middle + length);
+    const sizes = lengths[c] * (itself - 2 * own + length);
     return (inner - middle - own + length) / Math.sqrt(Math.max(sizes, 1e-24));
   });
-  return { centre, length, cosines };
+  const spread = sumOver(norms, (value) => value) - ways * dot(times(line, kernel).row(0), shares);
+  return { centre, length, cosines, norms, spread, size: sumOver(lengths, (value) => value) / ways };
 }
 
-export function logitsOf({ regression, prototypes, centre, weight }: Classifier, features: Float64Array): Float64Array {
+const GIVEN_BACK = 0.6;
+
+// What is added to the logit of each class by its number of examples, nothing if all have as many; see `maths/heads.py`.
+function fewShotBias(counts: number[], deviation: number, spread: number, size: number, ridge: number, [first, second]: [number, number]): Float64Array {
+  const ways = counts.length, total = sumOver(counts, (n) => n), freedom = total - ways;
+  const within = deviation / (freedom > 1 ? freedom : 1), apart = spread / Math.max(ways - 1, 1);
+  const between = Math.max(0, apart - (within * sumOver(counts, (n) => 1 / n)) / ways);
+  const chance = Float64Array.from(counts, (n) => within / (within + between * n + SMALL)), least = Math.min(...chance);
+  const seen = (total / ways) * apart, strength = (first * seen) / (seen + ridge) + second * (apart < size ? apart / (size + SMALL) : 1);
+  return chance.map((value) => GIVEN_BACK * strength * (value - least));
+}
+
+const sumOver = <T>(list: T[], of: (item: T, i: number) => number) => list.reduce((sum, item, i) => sum + of(item, i), 0);
+const squared = (row: Float64Array, weight: Float64Array) => row.reduce((sum, value, j) => sum + (value * weight[j]) ** 2, 0);
+
+export function logitsOf({ regression, prototypes, centre, weight, bias }: Classifier, features: Float64Array): Float64Array {
   const v = features.map((value, j) => (value - centre[j]) * weight[j]), u = unit(v);
-  return Float64Array.from({ length: regression.rows }, (_, k) => dot(v, regression.row(k)) + dot(u, prototypes.row(k)));
+  return Float64Array.from({ length: regression.rows }, (_, k) => dot(v, regression.row(k)) + dot(u, prototypes.row(k)) + bias[k]);
 }
 
 function withRidge(a: Matrix, ridge: number): Matrix {

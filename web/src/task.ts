@@ -18,6 +18,7 @@ export interface Task {
   seen: number;
   imageSize: number;
   threshold: number | null;
+  prior: Float64Array | null; // logarithms of class weights; null: every class counts alike
   calibration: number; // what the first examples, left out in turn, said of log T beside the model's notes
 }
 
@@ -76,13 +77,17 @@ export class FittedTask {
     const made = await engine.adapt(images, labels, names.length, report);
     const statistics = statisticsOf(made.features, labels, names.length);
     const task: Task = {
-      names, film: made.film, statistics, embedding: made.embedding, seen: labels.length, imageSize,
+      names, film: made.film, statistics, embedding: made.embedding, seen: labels.length, imageSize, prior: null,
       threshold: noneLevel(made.features, labels, engine.head.emphasis), calibration: await judged(engine, made.features, labels, names.length),
     };
     return { fitted: new FittedTask(engine, task, made.network), features: made.features };
   }
 
-  with(change: Partial<Task>): FittedTask { return new FittedTask(this.engine, { ...this.task, ...change }, this.network); }
+  // Other classes under the same FiLM; new ones count like the others.
+  with(change: Partial<Task> & Pick<Task, "names">): FittedTask {
+    const { names, prior } = this.task, of = (name: Name) => prior![names.indexOf(name)] ?? 0;
+    return new FittedTask(this.engine, { ...this.task, ...change, prior: prior && Float64Array.from(change.names, of) }, this.network);
+  }
 
   get classifier(): Classifier {
     this.made ??= this.engine.head.classifier(this.task.statistics);
@@ -96,7 +101,7 @@ export class FittedTask {
   }
 
   probabilities(features: Float64Array): Float64Array {
-    const found = softmax(logitsOf(this.classifier, features), this.temperature);
+    const found = this.softmax(logitsOf(this.classifier, features));
     if (!found.every(Number.isFinite)) throw new InputError("this task gives no probabilities: its numbers are out of all range");
     return found;
   }
@@ -110,12 +115,17 @@ export class FittedTask {
 
   async leftOut(features: Float64Array[], labels: number[], breathe: () => Promise<void>): Promise<Float64Array[]> {
     const logits = await this.engine.head.leftOut(features, labels, this.task.names.length, breathe);
-    return logits.map((row) => softmax(row, this.temperature));
+    return logits.map((row) => this.softmax(row));
+  }
+
+  private softmax(logits: Float64Array): Float64Array {
+    const { temperature, task: { prior } } = this;
+    return softmax(logits.map((value, k) => value / temperature + (prior?.[k] ?? 0)));
   }
 }
 
-export function softmax(logits: Float64Array, temperature: number): Float64Array {
-  const highest = Math.max(...logits), rising = logits.map((value) => Math.exp((value - highest) / temperature));
+function softmax(logits: Float64Array): Float64Array {
+  const highest = Math.max(...logits), rising = logits.map((value) => Math.exp(value - highest));
   const sum = rising.reduce((a, b) => a + b, 0);
   return rising.map((value) => value / sum);
 }
@@ -208,16 +218,16 @@ export async function writeTask(engine: Engine, task: Task): Promise<Uint8Array>
   const about = JSON.stringify({
     classes: names, image_size: task.imageSize, resize: "bilinear to a square", mean: normalisation.mean, std: normalisation.std,
     seen: task.seen, model: name, fingerprint, ...(task.threshold === null ? {} : { threshold: task.threshold }),
-    ...(task.calibration ? { calibration: task.calibration } : {}),
+    ...(task.calibration ? { calibration: task.calibration } : {}), ...(task.prior ? { prior: [...task.prior] } : {}),
   });
-  const metadata = { about, digest: await digestOf(about, tensors), format: "cnaps-task", version: "2" };
+  const metadata = { about, digest: await digestOf(about, tensors), format: "cnaps-task", version: task.prior ? "3" : "2" };
   return writeSafetensors({ metadata, tensors });
 }
 
 export async function readTask(engine: Engine, bytes: Uint8Array): Promise<Task> {
   const stored = readSafetensors(bytes), { metadata, tensors } = stored;
   if (metadata.format !== "cnaps-task") throw new InputError("this is no task file of cnaps");
-  if (!["1", "2"].includes(metadata.version)) throw new InputError("this task file was written by a newer version of cnaps");
+  if (!["1", "2", "3"].includes(metadata.version)) throw new InputError("this task file was written by a newer version of cnaps");
   if (metadata.digest !== (await digestOf(metadata.about ?? "", tensors))) throw new InputError("the task file is damaged: its content does not fit its digest");
   const about = JSON.parse(metadata.about);
   if (about.fingerprint !== engine.about.fingerprint) {
@@ -257,7 +267,7 @@ function rebuild(engine: Engine, about: any, { tensors }: Stored): Task {
   };
   const scatter = sizes.map((size) => Array.from({ length: size }, () => row(place++)));
   const means = asFloat64(tensors.get("means")!), counts = [...asFloat64(tensors.get("counts")!)];
-  if (counts.some((count) => count < 1)) throw new InputError("the task file has a class of no images");
+  if (counts.some((count) => count <= 0)) throw new InputError("the task file has a class of no images");
   return {
     names,
     film: asFloat32(tensors.get("film")!),
@@ -267,6 +277,7 @@ function rebuild(engine: Engine, about: any, { tensors }: Stored): Task {
     imageSize: engine.checkSize(about.image_size),
     threshold: about.threshold ?? null,
     calibration: about.calibration ?? 0,
+    prior: about.prior ? Float64Array.from(names, (_, k) => Number(about.prior[k])) : null,
   };
 }
 

@@ -61,7 +61,7 @@ export function matrix(names, rows) {
   const cell = (count, i, j) => h("td", { class: count ? (i === j ? "right" : "wrong") : "zero" }, String(count));
   return h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "What was taken for what" }, h("table", { class: "matrix" },
     h("tr", {}, h("td", { class: "corner" }, "it is … (rows), answered … (columns)"), names.map((name, j) => h("th", { scope: "col", title: name }, String(j + 1)))),
-    names.map((name, i) => rows[i].some(Boolean) ? h("tr", {}, h("th", { scope: "row", title: name }, h("span", {}, String(i + 1)), ` ${name}`), rows[i].map((count, j) => cell(count, i, j))) : null)));
+    names.map((name, i) => rows[i].some(Boolean) || rows.some((row) => row[i]) ? h("tr", {}, h("th", { scope: "row", title: name }, h("span", {}, String(i + 1)), ` ${name}`), rows[i].map((count, j) => cell(count, i, j))) : null)));
 }
 
 function draw() {
