@@ -220,6 +220,20 @@ def test_every_export_can_be_imported_again(taught: Page, pictures: Pictures, tm
                 assert (other.best(pizza), other.best(key)) == ("pizza", "watch")
 
 
+def test_a_page_of_one_s_own_is_exported_where_it_can_be_made(
+    taught: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CNAPS_WEB", str(tmp_path / "site"))
+    (tmp_path / "site" / "assets").mkdir(parents=True)
+    (tmp_path / "site" / "page.html").write_text("<title>page</title>")
+    (tmp_path / "site" / "assets" / "page.js").write_text("run()")
+    (tmp_path / "site" / "page.json").write_text('{"index.html": "page.html", "assets/page.js": "assets/page.js"}')
+    assert taught.settled()["pages"]
+    answer = taught.client.get("/api/export/page").raise_for_status()
+    names = zipfile.ZipFile(io.BytesIO(answer.content)).namelist()
+    assert {"project/index.html", "project/assets/page.js", "project/classifier.onnx"} <= set(names)
+
+
 def test_two_networks_asked_for_at_once_are_both_exported_and_the_studio_goes_on(taught: Page) -> None:
     taught.settled()
     with ThreadPoolExecutor(2) as pool:

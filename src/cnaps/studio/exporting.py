@@ -14,6 +14,7 @@ from cnaps.runtime.export import export_onnx
 from cnaps.runtime.onnx import read_metadata
 from cnaps.runtime.task import FittedTask
 from cnaps.runtime.taskfile import read_task, write_task
+from cnaps.serving.pages import find_site, write_page
 from cnaps.studio.archive import open_zip, read_zip
 from cnaps.studio.description import MAX_TASK
 from cnaps.studio.store import Project
@@ -51,6 +52,22 @@ def example_zip(task: FittedTask, target: Path, name: str) -> None:
         export_onnx(task, network, {"task": base64.b64encode(file.read_bytes()).decode()})
         archive.write(network, f"{name}.onnx")
         archive.writestr("classify.py", _EXAMPLE.format(name=name))
+
+
+def page_zip(task: FittedTask, target: Path, name: str) -> None:
+    """A zip file with a folder for any web space: a page that classifies in the visitor's browser."""
+    with tempfile.TemporaryDirectory() as scratch, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        write_page(task, Path(scratch))
+        for path in sorted(Path(scratch).rglob("*")):
+            archive.write(path, f"{name}/{path.relative_to(scratch)}")
+
+
+def has_pages() -> bool:
+    """Whether such pages can be made here: they are built with npm."""
+    try:
+        return bool(find_site())
+    except CnapsError:
+        return False
 
 
 def import_file(project: Project, model: Engine, file: IO[bytes]) -> dict[str, Any]:

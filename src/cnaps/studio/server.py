@@ -27,7 +27,7 @@ from cnaps.serving.safety import Guard
 from cnaps.studio.answers import Answers
 from cnaps.studio.archive import MAX_ZIP, write_zip
 from cnaps.studio.engine import Learner
-from cnaps.studio.exporting import example_zip, import_file
+from cnaps.studio.exporting import example_zip, has_pages, import_file, page_zip
 from cnaps.studio.store import Project
 
 STATIC = Path(__file__).parent.parent / "static"
@@ -146,7 +146,7 @@ def _routes(project: Project, engine: Learner, shelf: bool) -> APIRouter:
     @routes.get("/api/export/{kind}")
     def export(kind: str) -> Response:
         name = "".join(c if c.isascii() and c.isalnum() else "-" for c in project.name).strip("-") or "project"
-        endings = {"task": ".task", "onnx": "-onnx.zip", "project": ".zip"}
+        endings = {"task": ".task", "onnx": "-onnx.zip", "page": "-page.zip", "project": ".zip"}
         known = engine.fitted
         if kind not in endings:
             raise InputError(f"there is: {', '.join(endings)}")
@@ -159,7 +159,10 @@ def _routes(project: Project, engine: Learner, shelf: bool) -> APIRouter:
                 return
             with tempfile.TemporaryDirectory() as scratch:
                 path = Path(scratch) / "file"
-                write_task(path, known) if kind == "task" else example_zip(known, path, name)
+                if kind == "task":
+                    write_task(path, known)
+                else:
+                    (page_zip if kind == "page" else example_zip)(known, path, name)
                 file.write(path.read_bytes())
 
         return _download(project.folder, f"{name}{endings[kind]}", write)
@@ -301,6 +304,7 @@ def _state(project: Project, engine: Learner, session: str) -> dict[str, Any]:
         "folder": str(project.folder.absolute()),
         "model": engine.model.name or "own model",
         "size": engine.size,
+        "pages": has_pages(),
         "can_undo": can_undo,
         "status": engine.status,
         "settled": settled,
