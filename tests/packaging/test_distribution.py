@@ -64,7 +64,7 @@ files = sorted(pathlib.Path("examples").rglob("*.png"))
 labels = [path.parent.name for path in files]
 classifier = FewShotClassifier().fit(files[:20], labels[:20]).partial_fit(files[20:], labels[20:])
 assert classifier.predict_proba(files).shape == (30, 10) and len(classifier.novelty(files)) == 30
-assert len(classifier.suggest("images", 3)) == 3 and len(classifier.review()) == 30
+assert len(classifier.suggest("images", 3)) == 3 and len(classifier.review(files, labels)) == 30
 classifier.forget([classifier.classes_[0]]).save("less.task")
 FewShotClassifier.load("less.task").export_onnx("less.onnx")
 """

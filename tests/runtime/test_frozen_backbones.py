@@ -88,7 +88,7 @@ def test_the_server_and_the_studio_take_a_network_by_name(
     FewShotClassifier(backbone=name).fit(examples).save(tmp_path / "digits.task")
     some, local = next(images.rglob("*.png")), "http://127.0.0.1"
     with TestClient(create_serving(str(tmp_path / "digits.task"), name), base_url=local) as page:
-        answer = page.post("/predict", files={"images": (some.name, some.read_bytes())})
+        answer = page.post("/predict", files={"files": (some.name, some.read_bytes())})
         assert answer.status_code == 200, answer.text
     with TestClient(create_studio(tmp_path / "project", name), base_url=local) as page:
         assert page.get("/").status_code == 200
