@@ -55,7 +55,7 @@ def web_model(engine: OnnxEngine) -> tuple[dict[str, np.ndarray], dict[str, str]
 
 def _lora(bundle: Bundle) -> dict[str, np.ndarray]:
     """Of each convolution that has LoRA terms: outer (O, r), inner (r, I) and the factor of its norm (O,)."""
-    found = {}
+    found: dict[str, np.ndarray] = {}
     for conv, how in bundle.about["folded"].items():
         if "lora" in how:
             norm, theta = how["norm"], bundle._theta

@@ -33,7 +33,7 @@ def run(folder: Path, steps: list[str], minutes: float | None) -> int:
         print(f"{step} ...", flush=True)
         code = make(step, folder / f"{step}.log", end)
         if code is None:
-            print(f"{step}: the time is over; it goes on the next time")
+            print(f"{step}: stopped; it goes on the next time")
             break
         if code == 0:
             (folder / f"{step}.done").touch()
@@ -45,7 +45,7 @@ def run(folder: Path, steps: list[str], minutes: float | None) -> int:
 
 
 def make(step: str, log: Path, end: float | None) -> int | None:
-    """Run a target, trainings side by side with a core each; its exit code, or None if the time was over."""
+    """Run a target, trainings side by side with a core each; its exit code, or None if it was stopped."""
     one_core = {"CNAPS_THREADS": "1", "OMP_NUM_THREADS": "1"}
     with log.open("ab") as file:
         process = subprocess.Popen(
@@ -58,20 +58,22 @@ def make(step: str, log: Path, end: float | None) -> int | None:
         try:
             return process.wait(None if end is None else max(0.0, end - time.monotonic()))
         except (subprocess.TimeoutExpired, KeyboardInterrupt):
-            return stop(process)
+            stop(process)
+            return None
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """Let what is running write its state, then end it."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
-            process.wait(GRACE)
-            return
-        except ProcessLookupError:
-            return
-        except subprocess.TimeoutExpired:
-            continue
+    """Let everything that is running write its state, and end what does not."""
+    end = time.monotonic() + GRACE
+    try:
+        os.killpg(process.pid, signal.SIGTERM)
+        while time.monotonic() < end:
+            process.poll()  # make itself is gone at once, what it started may not be
+            os.killpg(process.pid, 0)
+            time.sleep(0.2)
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
 
 
 def status(folder: Path, steps: list[str]) -> None:
@@ -111,6 +113,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float)
     o = parser.parse_args()
     if o.command == "run":
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         sys.exit(run(o.folder, o.steps, o.minutes) > 0)
     status(o.folder, o.steps)
 

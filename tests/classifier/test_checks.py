@@ -82,11 +82,11 @@ class NearestMean(ClassifierMixin, TransformerMixin, BaseEstimator):
 class ParametersComputed(NearestMean):
     def __init__(self, power: float = 1.0, options: tuple[str, ...] = ()) -> None:
         super().__init__(power, options)
-        self.cache = {}
+        self.cache: dict[str, Any] = {}
 
 
 class FitReturnsNothing(NearestMean):
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> None:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> None:  # type: ignore[override]
         super().fit(X, y, sample_weight)
 
 

@@ -128,7 +128,7 @@ def test_steps_go_on_where_they_stood_and_say_what_is_left(tmp_path: Path) -> No
     first = subprocess.run([*words, "--minutes", "0.02"], check=False, **options)
     assert first.returncode == 1
     assert "broken: failed" in first.stdout
-    assert "long: the time is over" in first.stdout
+    assert "long: stopped" in first.stdout
     left = [line.split(maxsplit=1) for line in first.stdout.splitlines()[-3:]]
     assert left == [["quick", "done"], ["broken", "begun"], ["long", "begun"]]
     (tmp_path / "Makefile").write_text(MAKEFILE.replace("false", "true").replace("sleep 60", "true"))

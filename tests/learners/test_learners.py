@@ -194,12 +194,12 @@ def test_adapters_start_as_the_backbone_and_are_the_tasks_own_once_banks_are_fil
         ModelConfig(backbone=SMALL_BACKBONE, head="cosine", features="all", adaptation="none"), backbone
     )
     with torch.no_grad():
-        one, plain = (each.adapt(images, task.context_labels) for each in (model, untouched))
+        one, plain = model.adapt(images, task.context_labels), untouched.adapt(images, task.context_labels)
         assert torch.allclose(one.features(images), plain.features(images), atol=1e-5)
-        for bank in (bank for stage in model.banks for bank in stage):
+        for bank in model.banks.parameters():
             bank.normal_(0, 0.1)
         for generator in model.adaptation.generators:
-            generator.regulariser.fill_(1.0)
+            generator.get_parameter("regulariser").fill_(1.0)
         some, others = (
             model.adapt(images[rows], task.context_labels[rows]) for rows in (slice(20), slice(20, None))
         )
@@ -265,9 +265,9 @@ def test_versa_without_variance_is_the_deterministic_head(backbone: Backbone, ta
     task = tasks[0]
     images = model.preprocess(task.context_images)
     with torch.no_grad():
-        model.head.log_variance.bias.fill_(2.0)
+        model.head.get_parameter("log_variance.bias").fill_(2.0)
         spread = model.adapt(images, task.context_labels).logits(images)
-        model.head.log_variance.bias.fill_(-math.inf)
+        model.head.get_parameter("log_variance.bias").fill_(-math.inf)
         adapted = model.adapt(images, task.context_labels)
         sampled = adapted.logits(images)
         features = model.head.embed(adapted.features(images))

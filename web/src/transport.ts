@@ -94,7 +94,7 @@ async function show(id: string): Promise<void> {
 
 async function follow(): Promise<void> {
   news();
-  changes++;
+  const mine = ++changes;
   if (!project.images.length && !project.task && !worker) return;
   for (const { id } of project.images) {
     if (sent.has(id)) continue;
@@ -102,6 +102,7 @@ async function follow(): Promise<void> {
     if (stored) await call({ kind: "keep", id, file: stored.file, look: stored.look });
     sent.add(id);
   }
+  if (mine !== changes) return; // whoever changed it since then says so
   const inside = (place: string) => project.images.filter((image) => image.place === place).map(({ id }) => id);
   const byClass = (find: (id: string) => string[]) => Object.fromEntries(project.classes.map(({ id, name }) => [name, find(id)] as const).filter(([, ids]) => ids.length));
   const learned = project.classes.filter((entry) => entry.learned);

@@ -87,8 +87,7 @@ function reason(error: unknown): string {
 
 async function follow(now: Plan): Promise<void> {
   const names = [...new Set([...Object.keys(now.classes), ...Object.keys(now.learned)])].sort(compareNames);
-  const keep = new Set([...Object.values(now.classes).flat(), ...Object.values(now.held).flat(), ...now.test, ...now.pool]);
-  for (const store of [pixels, files, looks, features]) for (const id of store.keys()) if (!keep.has(id)) (store as Map<string, unknown>).delete(id);
+  forgetOthers(now, [pixels, features]);
   if (names.length < 2) {
     fitted = null;
     tell({ predictions: {}, review: null, held_out: null, suggestions: [], points: {} });
@@ -113,7 +112,7 @@ async function follow(now: Plan): Promise<void> {
       base = new FittedTask(model, task, await model.network(task.film, task.imageSize));
       features = new Map();
     } else {
-      const size = chooseSize(model.about.image_sizes, examples.map((id) => looks.get(id)!));
+      const size = chooseSize(model.about.image_sizes, examples.flatMap((id) => looks.get(id) ?? []));
       const images = await read(examples, size), labels = own.flatMap((name, k) => now.classes[name].map(() => k));
       const found = await FittedTask.learn(model, images, labels, own, size, (share) => {
         say({ phase: "learning", text: `Learning from ${examples.length} examples, ${Math.round(share * 100)}%`, seconds: null });
@@ -127,6 +126,11 @@ async function follow(now: Plan): Promise<void> {
     await conclude(now, names, true);
   }
   say({ phase: "ready", text: `Learned from ${fitted!.task.seen} images, read at ${fitted!.task.imageSize} pixels,`, seconds: (performance.now() - started) / 1000 });
+}
+
+function forgetOthers(now: Plan, stores: Map<string, unknown>[]): void {
+  const keep = new Set([...Object.values(now.classes).flat(), ...Object.values(now.held).flat(), ...now.test, ...now.pool]);
+  for (const store of stores) for (const id of store.keys()) if (!keep.has(id)) store.delete(id);
 }
 
 async function conclude(now: Plan, names: string[], thorough: boolean): Promise<void> {
@@ -225,7 +229,9 @@ function check(now: Plan): void {
 async function read(ids: string[], size: number): Promise<Uint8Array[]> {
   const found: Uint8Array[] = [];
   for (const id of ids) {
-    const known = pixels.get(id), made = known?.length === size * size * 3 ? known : await square(files.get(id)!, size);
+    const known = pixels.get(id), file = files.get(id);
+    if (!file) throw new Interrupted(); // it was taken out meanwhile
+    const made = known?.length === size * size * 3 ? known : await square(file, size);
     if (known || pixels.size * made.length < KEPT) pixels.set(id, made);
     found.push(made);
   }
@@ -259,6 +265,7 @@ const calls: { [kind in Call["kind"]]: (call: Extract<Call, { kind: kind }>) => 
   },
   async follow({ plan: next }) {
     plan = next;
+    forgetOthers(next, [files, looks]); // now, and not when it is followed: by then files of a later plan are here
     void followPlans();
   },
   async classify({ files: asked }) {

@@ -108,7 +108,9 @@ class FewShotClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):
         self.verbose = verbose
         self.device = device
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Sequence[float] | None = None) -> FewShotClassifier:
+    def fit(
+        self, X: Any, y: Any = None, sample_weight: Sequence[float] | np.ndarray | None = None
+    ) -> FewShotClassifier:
         """Learn from examples, and forget everything learned before.
 
         An example of weight 2 counts in the statistics of its class as one that was seen twice, and one of weight
@@ -126,7 +128,7 @@ class FewShotClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):
         X: Any,
         y: Any = None,
         classes: Sequence[Any] | None = None,
-        sample_weight: Sequence[float] | None = None,
+        sample_weight: Sequence[float] | np.ndarray | None = None,
     ) -> FewShotClassifier:
         """Learn from more examples, of known classes or new ones; earlier images are not needed.
 

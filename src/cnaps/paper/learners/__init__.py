@@ -118,8 +118,10 @@ _ENTRIES = (
         "1x1 convolutions beside the spatial ones, from one pass over the context",
         model=TrainedAdapters,
     ),
-    Entry("fomaml", "first-order MAML, 10 steps at 0.1, 5 more at test", model=Maml, theta=_THETA),
-    Entry("proto-maml", "MAML from prototypes, 1 step at 0.02, 5 more at test", model=ProtoMaml, theta=_THETA),
+    Entry("fomaml", "first-order MAML, 10 clipped steps at 0.1, 5 more at test", model=Maml, theta=_THETA),
+    Entry(
+        "proto-maml", "MAML from prototypes, 1 clipped step at 0.02, 5 more at test", model=ProtoMaml, theta=_THETA
+    ),
     Entry("versa", "distributions over the classifier's weights", model=Versa),
     Entry("tadam-style", "FiLM from the mean class prototype, in the style of TADAM", model=Tadam),
 )

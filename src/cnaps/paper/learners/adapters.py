@@ -82,14 +82,14 @@ class TrainedAdapters(EmbeddingModel):
                 staged_features(modules, pools[1:], images.to(self.device), every_stage=self.every_stage)
             )
 
-        numbers = sum(bank[0].numel() for stage in self.banks for bank in stage)
+        numbers = sum(bank[0].numel() for bank in self.banks.parameters())
         return FittedClassifier(classes, lambda x: self.run(features, x), made, numbers + count_numbers(made))
 
     def _stage(self, index: int, shares: tuple[SiteFilm, ...]) -> nn.Module:
         """A stage with adapters that are mixed as `shares` say."""
         mixed = [
             torch.tensordot(torch.cat(share), bank, 1)
-            for bank, share in zip(self.banks[index], shares, strict=True)  # type: ignore[arg-type]
+            for bank, share in zip(self.banks[index].parameters(), shares, strict=True)
         ]
         stage = with_adapters(self.backbone.stages[index], mixed)
         return unite(stage, self.backbone.stage_units[index])
