@@ -127,7 +127,8 @@ def build() -> Path:
         sys.exit("the page is built by npm, which is not here: install Node.js")
     write_model(WEB / "public" / "model.safetensors")
     if not (WEB / "node_modules" / ".package-lock.json").is_file():
-        _run([npm, "ci", "--ignore-scripts"])
+        # not `npm ci`, which wants the builds for every system in the lock file, also those that were never published
+        _run([npm, "install", "--ignore-scripts", "--no-save"])
     write_licences(WEB / "public" / "licences.txt")
     _run([npm, "run", "build", "--silent"])
     size = sum(path.stat().st_size for path in SITE.rglob("*") if path.is_file())

@@ -235,7 +235,7 @@ def test_cnaps_alone_says_what_one_can_do_next(run):
 
 def test_models_lists_the_default_model(run):
     code, output, _ = run("models", model=False)
-    assert (code, "cnaps-lite0 (default): efficientnet_lite0" in output) == (0, True)
+    assert (code, "cnaps-lite0 (default)" in output, "efficientnet_lite0" in output) == (0, True, True)
 
 
 def test_the_exit_codes_are_in_the_help(run):

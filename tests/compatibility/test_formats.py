@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,8 @@ TASKS = sorted(STORED.glob("task-*.safetensors"))
 
 
 def test_a_stored_model_answers_as_it_did() -> None:
-    found = make.answers(make.learned(load_model(STORED / "model")))
+    learned = make.learned(load_model(STORED / "model"))
+    found = make.answers(replace(learned, calibration=0.0))  # what a task says of its temperature came later
     np.testing.assert_allclose(found, EXPECTED["model"], atol=1e-4)
 
 
