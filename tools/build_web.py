@@ -127,7 +127,7 @@ def build() -> Path:
         sys.exit("the page is built by npm, which is not here: install Node.js")
     write_model(WEB / "public" / "model.safetensors")
     if not (WEB / "node_modules" / ".package-lock.json").is_file():
-        # not `npm ci`, which wants the builds for every system in the lock file, also those that were never published
+        # not `npm ci`: it wants the builds for every system in the lock file, also those that nobody published
         _run([npm, "install", "--ignore-scripts", "--no-save"])
     write_licences(WEB / "public" / "licences.txt")
     _run([npm, "run", "build", "--silent"])

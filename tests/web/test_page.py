@@ -243,6 +243,7 @@ def test_what_goes_wrong_is_said_in_words(page: Page, pictures: Pictures, tmp_pa
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (300, 300, 3), dtype=np.uint8)).save(large)
     page.drop("#test", [large])
     page.says("storage is full: export the project")
+    page.browser.execute_cdp_cmd("Storage.overrideQuotaForOrigin", {"origin": quota["origin"]})  # as it was
 
     broken = tmp_path / "broken.jpg"
     broken.write_bytes(pictures[CLASSES[0]][0].read_bytes()[:200])
