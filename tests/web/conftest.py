@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import fcntl
 import importlib.util
 import os
 import shutil
@@ -35,7 +36,9 @@ def site() -> Path:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    built: Path = module.build()
+    with (ROOT / "web" / ".building").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in several processes
+        built: Path = module.build()
     return built
 
 
@@ -58,6 +61,7 @@ class Page:
 
     def __init__(self, browser: Any, site: Path, downloads: Path) -> None:
         self.browser, self.downloads, self.count_saved = browser, downloads, 0
+        self.scripts: list[str] = []
         self.server, self.address = serve(site)
 
     def stop_server(self) -> None:
@@ -130,8 +134,9 @@ class Page:
         return found[0].rename(self.downloads.with_name(f"{self.count_saved}-{found[0].name}"))
 
     def before_all(self, code: str) -> None:
-        """A script that runs before those of every page from now on."""
-        self.browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": code})
+        """A script that runs before those of every page from now on, until this one is left."""
+        added = self.browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": code})
+        self.scripts.append(added["identifier"])
 
     def says(self, words: str) -> None:
         """Wait until a message has these words."""
@@ -214,5 +219,7 @@ def look_at(browser: Any, site: Path, folder: Path) -> Iterator[Page]:
     page = Page(browser, site, downloads)
     page.complaints()  # of earlier pages
     yield page
+    for script in page.scripts:
+        browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", {"identifier": script})
     browser.get("about:blank")
     page.stop_server()
