@@ -408,7 +408,7 @@ def violations(page: Page) -> list[str]:
     return [line for line in answer["result"]["value"].splitlines() if line]
 
 
-@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing_against_any_view(page: Page, pictures: Pictures, theme: str) -> None:
     page.dark(theme == "dark")
     page.open()
@@ -437,7 +437,6 @@ def test_axe_finds_nothing_against_any_view(page: Page, pictures: Pictures, them
         page.click(closer)
 
 
-@pytest.mark.slow
 def test_axe_finds_nothing_against_the_start_page(browser: Any, screenshots: Path, tmp_path: Path) -> None:
     server = Server("studio", "--no-browser", environment={"HOME": str(tmp_path)})
     try:
