@@ -72,6 +72,8 @@ def check_graph(data: bytes, source: str) -> None:
             tensors += [attribute[5] for attribute in attributes if 5 in attribute]
         if any(number == 13 for tensor in tensors for number, _ in _fields(tensor)):
             raise CheckpointError(f"{source} refers to other files")
+    except CheckpointError:
+        raise
     except (IndexError, ValueError) as error:
         raise CheckpointError(f"{source} is damaged or no ONNX file") from error
 
