@@ -235,7 +235,7 @@ def load_learners(chosen: Iterable[str], base: TaskModel) -> tuple[dict[str, Lea
         methods[label] = create_learner(method, own, features)
         identities[label] = own.fingerprint()
         if not find_learner(method).trained:
-            identities[label] = f"backbone {_fingerprint(own.backbone)}, {features} features"
+            identities[label] = f"backbone {fingerprint(own.backbone)}, {features} features"
     return methods, identities
 
 
@@ -279,7 +279,7 @@ def compare(
         size=side,
         world=world,
         temperatures=temperatures,
-        features=Path(features) / f"{_fingerprint(base.backbone)}-{side}" if features else None,
+        features=Path(features) / f"{fingerprint(base.backbone)}-{side}" if features else None,
     )
     if world is not None:
         world.close()
@@ -307,7 +307,8 @@ def _temperatures(folder: str | Path, identities: Mapping[str, str]) -> dict[str
     return temperatures
 
 
-def _fingerprint(backbone: Backbone) -> str:
+def fingerprint(backbone: Backbone) -> str:
+    """Of a backbone's weights."""
     digest = hashlib.sha256()
     for name, value in sorted(backbone.state_dict().items()):
         digest.update(name.encode() + value.contiguous().numpy().tobytes())
