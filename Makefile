@@ -267,7 +267,7 @@ paper: paper-collections
 
 # In this order, so that what others need comes first; MINUTES ends it in time (a training or an evaluation that was cut off
 # goes on the next time).
-REVIEWER := grid comparison comparison-steps ladder joint adapters active full-size shots speed continual paper
+REVIEWER := grid comparison ladder joint adapters comparison-steps active full-size shots speed continual paper
 MINUTES ?=
 reviewer: $(READY)
 	$(BIN)/python tools/reviewer.py run out/reviewer $(REVIEWER) $(if $(MINUTES),--minutes $(MINUTES))

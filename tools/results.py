@@ -118,8 +118,8 @@ VIEWS = (
     View(
         "ladder",
         "From the paper's model to the default one",
-        ("cnaps-linear@last", "cnaps-ridge@last", "cnaps@last", "cnaps@all", "cnaps-lora@all", "cnaps-taught@all"),
-        "cnaps-linear@last",
+        ("cnaps-cosine@last", "cnaps-ridge@last", "cnaps@last", "cnaps@all", "cnaps-lora@all", "cnaps-taught@all"),
+        "cnaps-cosine@last",
     ),
     View(
         "joint",
@@ -248,7 +248,22 @@ def render(*, pictures: bool = False) -> dict[Path, str]:
     pages[ROOT / "docs" / "results.md"] = "\n".join([
         HEAD, main_table.markdown(), "## Questions, a page each\n", *answers, "", outlook
     ])  # fmt: skip
+    for page in (ROOT / "README.md", ROOT / "docs" / "default-model.md"):
+        pages[page] = repeated(page.read_text(encoding="utf-8"), main_table)
     return pages
+
+
+def repeated(text: str, table: Table) -> str:
+    """A page that repeats the rows of a table, perhaps in bold and with further columns, with its numbers."""
+    numbers = {str(row[0]): [str(cell) for cell in row[1:]] for row in table.rows}
+    lines = text.splitlines(keepends=True)
+    for at, line in enumerate(lines):
+        cells = line.split("|")
+        name = cells[1].strip(" *") if line.startswith("|") and len(cells) > 5 else ""
+        for k, number in enumerate(numbers.get(name, []), 2):
+            cells[k] = f" **{number}** " if "**" in cells[k] else f" {number} "
+        lines[at] = "|".join(cells)
+    return "".join(lines)
 
 
 def main_result(result: Result) -> Table:

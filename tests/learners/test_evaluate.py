@@ -266,6 +266,14 @@ def test_seeds_of_one_method_join_into_a_row_with_their_spread() -> None:
     assert scores.spread("a#0", ["digits"]) is None
 
 
+def test_a_difference_spreads_over_pairs_of_one_seed() -> None:
+    accuracies = {"a#0": 0.5, "a#1": 0.7, "b#0": 0.4, "b#1": 0.6, "c": 0.3}
+    scores = Scores.of(score(who, 0, accuracy) for who, accuracy in accuracies.items())
+    assert scores.spread("a", ["digits"], "b") == pytest.approx(0)  # both have the better second seed
+    assert scores.spread("a", ["digits"], "c") == pytest.approx(math.sqrt(0.02))
+    assert scores.spread("c", ["digits"], "a") is None
+
+
 def test_an_unbalanced_task_keeps_its_size() -> None:
     for ratio in (1, 4, 16):
         sizes = class_sizes(10, 10, ratio)

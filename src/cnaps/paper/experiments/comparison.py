@@ -43,12 +43,16 @@ def comparison_report(data: dict[str, Any]) -> Report:
     averages = [(row.removeprefix("average, "), some) for row, some in rows if row.startswith("average")]
     summary = Table(
         f"Averages over data sets in percent with 95% intervals, and the difference from {against}{seeded}",
-        ["method", *[row for row, _ in averages], "difference"],
+        ["method", *[row for row, _ in averages], "difference", *(["seeds"] if several else [])],
     )
     for who in learners:
         cells = [_cell(scores.accuracy(who, some)) + _seeds(scores.spread(who, some)) for _, some in averages]
-        gap = scores.difference(who, against, scores.collections) if who != against else None
-        summary.rows.append([who, *cells, _cell(gap, True)])
+        gap = ""
+        if who != against:
+            gap = _cell(scores.difference(who, against, scores.collections), True)
+            gap += _seeds(scores.spread(who, scores.collections, against))
+        number = len(scores.seeds(who)) if who not in scores.columns else ""
+        summary.rows.append([who, *cells, gap, *([number] if several else [])])
     tables = {
         "averages": summary,
         name: table(

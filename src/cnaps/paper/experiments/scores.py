@@ -279,9 +279,18 @@ class Scores:
         """The columns of a learner: its own, or one for each seed that it was trained with (`name#1`)."""
         return [who for who in self.columns if learner in (who, without_seed(who))]
 
-    def spread(self, learner: str, collections: Sequence[str]) -> float | None:
-        """The standard deviation of the accuracy over training seeds; None where there are no two."""
-        found = [self.accuracy(who, collections) for who in self.seeds(learner)]
+    def spread(self, learner: str, collections: Sequence[str], other: str | None = None) -> float | None:
+        """The standard deviation over training seeds of the accuracy, or of the difference from `other`.
+
+        There each is compared with the other of its own seed, if that has seeds. None where there are no two.
+        """
+        found = []
+        for who in self.seeds(learner):
+            twin = f"{other}{who.removeprefix(learner)}"
+            against = twin if twin in self.columns else other
+            found.append(
+                self.difference(who, against, collections) if against else self.accuracy(who, collections)
+            )
         means = [each.mean for each in found if each is not None]
         return float(np.std(means, ddof=1)) if len(means) > 1 else None
 
