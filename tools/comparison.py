@@ -84,8 +84,8 @@ ROWS = {
     "matchingnet-trained": Row("matchingnet-trained", (LORA,)),
     "versa": Row("versa"),
     "tadam-style": Row("tadam-style"),
-    # Each step from the paper's model to the default one. Its head, cnaps-linear, begins with random weights, which so few
-    # tasks cannot train; cosine similarity to class means, of which nothing but a scale is learned, stands in for it.
+    # Each step from the paper's model to the default one. So few tasks cannot train its head (cnaps-linear), which
+    # begins with random weights: cosine similarity to class means, with a learned scale, stands in for it.
     "cnaps-cosine": Row("cnaps", ("model.head=cosine", "model.spread=false"), ("last",), "cnaps"),
     "cnaps-ridge": Row("cnaps", ("model.spread=false",), ("last",), "cnaps"),
     "cnaps-lora": Row("cnaps", (LORA,), ("all",), "cnaps"),
