@@ -363,7 +363,7 @@ def test_maml_normalises_targets_by_the_context(backbone: Backbone, tasks: list[
 @pytest.mark.parametrize("name", ["protonet", "matchingnet"])
 def test_an_untrained_comparison_is_the_frozen_one(name: str, backbone: Backbone, tasks: list[Task]) -> None:
     entry, task = find_learner(f"{name}-trained"), tasks[0]
-    model = entry.model(ModelConfig(backbone=SMALL_BACKBONE, shared_rank=2), backbone)
+    model = entry.model(ModelConfig(backbone=SMALL_BACKBONE, lora_rank=2), backbone)
     ours, theirs = (
         create_learner(each, model).adapt(task.context_images, task.context_labels)(task.target_images)
         for each in (entry.name, name)

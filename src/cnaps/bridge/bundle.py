@@ -272,10 +272,10 @@ def _named(units: Sequence[Any]) -> list[tuple[str, Any]]:
 
 
 def _lora_places(model: CNAPs) -> dict[str, int]:
-    if model.shared is None:
+    if model.lora is None:
         return {}
     places, number = {}, 0
-    for stage, names in enumerate(model.shared.names):
+    for stage, names in enumerate(model.lora.names):
         for name in names:
             places[f"stages.{stage}.{name}"] = number
             number += 1

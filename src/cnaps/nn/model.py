@@ -24,7 +24,7 @@ from cnaps.nn.context import Context
 from cnaps.nn.encoders import SetEncoder
 from cnaps.nn.film import Film, SiteFilm, bind, bind_folded, fold, unite
 from cnaps.nn.heads import Head, create_head
-from cnaps.nn.shared import SharedTerms
+from cnaps.nn.lora import LoRA
 from cnaps.nn.task_model import Recipe, TaskModel, register_recipe
 
 ADAPTATIONS = ("none", "film", "film+ar")
@@ -43,8 +43,8 @@ class ModelConfig:
     set_encoder_norm: str = "context"  # context: statistics of the context set; none
     set_encoder_size: int | None = None  # shrink images to this size for the set encoder
     generator_width: int | None = None  # None: as wide as the stage
-    shared_rank: int = 0  # of terms in the 1x1 convolutions that all tasks share; 0: none, as in the paper
-    shared_large: float = 1.0  # the share of these terms at 224 pixels; all up to 128, in proportion between
+    lora_rank: int = 0  # of the LoRA terms of the 1x1 convolutions; 0: none, as in the paper
+    lora_large: float = 1.0  # the share of these terms at 224 pixels; all up to 128, in proportion between
     spread: bool = False  # stage encoders also see the spread within and between classes
     image_size: int | None = None  # None: what the backbone prefers
     backbone_norm: str = "running"  # running | batch: what the backbone's batch norms use (batch: joint training)
@@ -100,9 +100,9 @@ class CNAPs(TaskModel):
                 width=config.generator_width,
                 spread=config.spread,
             )
-        self.shared: SharedTerms | None = None
-        if config.shared_rank:
-            self.shared = SharedTerms(self.backbone.stages, config.shared_rank)
+        self.lora: LoRA | None = None
+        if config.lora_rank:
+            self.lora = LoRA(self.backbone.stages, config.lora_rank)
         stages = self.backbone.channels[1:] if config.features == "all" else self.backbone.channels[-1:]
         self.head: Head = create_head(config.head, stages, config.bias_width)
         self.train(False)
@@ -161,7 +161,7 @@ class CNAPs(TaskModel):
             generator=generator,
             recompute=checkpoint,
         )
-        share = self.shared_share(images.shape[-1])
+        share = self.lora_share(images.shape[-1])
         modules = [self._stem()]
         context.run(modules[0])
         film: list[tuple[SiteFilm, ...]] = []
@@ -185,7 +185,7 @@ class CNAPs(TaskModel):
 
     def network(self, film: Film, image_size: int, *, fuse: bool = True) -> AdaptedNetwork:
         """Images to embedded features with the FiLM of a task at this size; folded without gradients."""
-        share = self.shared_share(image_size)
+        share = self.lora_share(image_size)
         stages = [
             self._stage(i, film.stages[i] if film.stages else None, share, fuse=fuse)
             for i in range(len(self.backbone.stages))
@@ -193,9 +193,9 @@ class CNAPs(TaskModel):
         pools, every = self.backbone.pools[1:], self.config.features == "all"
         return AdaptedNetwork(self._stem(fuse=fuse), stages, pools, self.head, every)
 
-    def shared_share(self, image_size: int) -> float:
-        """How much of the shared terms is used for images of this size."""
-        return 1.0 if self.shared is None else lora_share(image_size, self.config.shared_large)
+    def lora_share(self, image_size: int) -> float:
+        """How much of the LoRA terms is used for images of this size."""
+        return 1.0 if self.lora is None else lora_share(image_size, self.config.lora_large)
 
     def _task_embedding(self, images: Tensor, chunk_size: int | None, recompute: bool = False) -> Tensor:
         if self.set_encoder is None:
@@ -226,14 +226,14 @@ class CNAPs(TaskModel):
     def _unadapted(self, stage: int, share: float = 1.0) -> nn.Module:
         """A stage as all tasks of a size share it."""
         module = self.backbone.stages[stage]
-        return module if self.shared is None else self.shared.join(stage, module, share)
+        return module if self.lora is None else self.lora.join(stage, module, share)
 
     def _folded(self, stage: int, share: float) -> nn.Module:
         """The same, folded: made anew only when a weight has changed."""
         module = self.backbone.stages[stage]
         tensors = [*module.parameters(), *module.buffers()]
-        if self.shared is not None:
-            tensors += [part for _, *parts in self.shared.terms(stage) for part in parts]
+        if self.lora is not None:
+            tensors += [part for _, *parts in self.lora.terms(stage) for part in parts]
         state = tuple((t.data_ptr(), t._version) for t in tensors)
         known = self._once.get((stage, share))
         if known is None or known[0] != state:
@@ -256,10 +256,10 @@ def _check_config(config: ModelConfig) -> None:
         value = getattr(config, field)
         if value not in allowed:
             raise InputError(f"{field} cannot be {value!r}; there are: {', '.join(allowed)}")
-    if config.shared_rank < 0:
-        raise InputError(f"shared_rank cannot be {config.shared_rank}: it is 0 (no shared terms) or more")
-    if not 0 <= config.shared_large <= 2:
-        raise InputError(f"shared_large cannot be {config.shared_large}: it is a share of 0 to 2")
+    if config.lora_rank < 0:
+        raise InputError(f"lora_rank cannot be {config.lora_rank}: it is 0 (no LoRA) or more")
+    if not 0 <= config.lora_large <= 2:
+        raise InputError(f"lora_large cannot be {config.lora_large}: it is a share of 0 to 2")
     if config.set_encoder_size is not None and config.set_encoder_size < 32:
         raise InputError(
             f"set_encoder_size cannot be {config.set_encoder_size}: five poolings need 32 pixels or more"

@@ -117,11 +117,7 @@ class Backbone(nn.Module):
 
     def digest(self) -> str:
         """A hash of every weight, by name."""
-        digest = hashlib.sha256()
-        for name, value in sorted(self.state_dict().items()):
-            digest.update(name.encode())
-            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
-        return digest.hexdigest()[:16]
+        return digest_of_state(self.state_dict())
 
     def load_pretrained(self) -> Backbone:
         """Load the weights of an installed package or of the folder that the backbone is named after."""
@@ -129,6 +125,15 @@ class Backbone(nn.Module):
             raise InputError(f"backbone {self.name!r} has no pre-trained weights; train it or load a checkpoint")
         self.load_state_dict(self.pretrained())
         return self
+
+
+def digest_of_state(state: Mapping[str, Tensor], about: str = "") -> str:
+    """A hash of tensors by their names, and of what is said about them."""
+    digest = hashlib.sha256(about.encode())
+    for name, value in sorted(state.items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 class MapMean(nn.Module):

@@ -1,6 +1,6 @@
 """A backbone whose features are read as they are, trained on tasks: what five of the compared methods share.
 
-Training changes LoRA terms of the backbone (model.shared_rank) or all of it (theta.mode), as it does for CNAPs;
+Training changes LoRA terms of the backbone (model.lora_rank) or all of it (theta.mode), as it does for CNAPs;
 features are those of the last stage or of all stages (model.features).
 """
 
@@ -17,8 +17,8 @@ from cnaps.nn.checks import check_images, check_labels
 from cnaps.nn.film import SiteFilm, bind, fold, unite
 from cnaps.nn.frozen import CHUNK, feature_groups, staged_features, unit_features
 from cnaps.nn.heads import Head
+from cnaps.nn.lora import LoRA
 from cnaps.nn.model import ModelConfig
-from cnaps.nn.shared import SharedTerms
 from cnaps.nn.task_model import TaskModel
 from cnaps.paper.learners.base import FittedClassifier, count_numbers
 
@@ -34,9 +34,9 @@ class EmbeddingModel(TaskModel):
         super().__init__(config or ModelConfig(), backbone)
         self.every_stage = self.config.features == "all"
         self.groups = feature_groups(self.backbone, every_stage=self.every_stage)
-        self.shared: SharedTerms | None = None
-        if self.config.shared_rank:
-            self.shared = SharedTerms(self.backbone.stages, self.config.shared_rank)
+        self.lora: LoRA | None = None
+        if self.config.lora_rank:
+            self.lora = LoRA(self.backbone.stages, self.config.lora_rank)
 
     def classifier(self, features: Tensor, labels: Tensor) -> Callable[[Tensor], Tensor]:
         """From a fitted task's `features` (N, d) and labels 0..C-1 (N,) to a function to logits (M, C).
@@ -64,7 +64,7 @@ class EmbeddingModel(TaskModel):
         units = [self.backbone.stem_units, *self.backbone.stage_units]
         modules: list[nn.Module] = [self.backbone.stem, *self.backbone.stages]
         for i, stage in enumerate(self.backbone.stages):
-            joined = stage if self.shared is None else self.shared.join(i, stage)
+            joined = stage if self.lora is None else self.lora.join(i, stage)
             if film:
                 joined = bind(joined, self.backbone.sites[i], film[i], batch_statistics=batch)
             modules[i + 1] = joined

@@ -1,4 +1,4 @@
-"""Theta as a teacher of phi: what it sees in the same image shown larger.
+"""Distillation: theta is the teacher of phi, by what it sees in the same image shown larger.
 
 A backbone that learned from images of 224 pixels knows things best at about that size. A model that reads smaller
 images, blurred ones or ones in other colours can learn to see in them what theta sees in the original, enlarged.
@@ -16,14 +16,14 @@ from cnaps.episodes import Task
 from cnaps.nn.adapted import Adapted, default_chunk
 from cnaps.nn.backbones import Backbone
 from cnaps.nn.film import fold
-from cnaps.training.config import Teaching
+from cnaps.training.config import Distillation
 
 
 class Teacher:
     """Compares adapted features with those of theta, which looks at each image once."""
 
     @torch.no_grad()
-    def __init__(self, backbone: Backbone, options: Teaching) -> None:
+    def __init__(self, backbone: Backbone, options: Distillation) -> None:
         self._options, self._normalisation = options, backbone.normalisation
         self._device = next(backbone.parameters()).device
         modules, units = [backbone.stem, *backbone.stages], [backbone.stem_units, *backbone.stage_units]
