@@ -80,7 +80,7 @@ class Network:
         """Pooled features (n, d) of all images, FiLM and z_G, which are made from the first ones, the context."""
         model, b = self.model, self.model.backbone
         pixels = model.preprocess(images).contiguous(memory_format=torch.channels_last)
-        z = model._task_embedding(pixels[:context], CHUNK)
+        z = model.task_embedding(pixels[:context], {"chunk_size": CHUNK})
         members = members_of(labels[:context], int(labels.max()) + 1, z)
         share = model.lora_share(images.shape[-1]) if self.lora is None else self.lora
         stem, films, means = model._stem(), [], []

@@ -43,7 +43,7 @@ def change(model: CNAPs) -> None:
 
 
 def features(model: CNAPs, task: tuple[Tensor, Tensor]) -> Tensor:
-    return model.adapt(*task).features(task[0])
+    return model.adapt(*task, learn=torch.is_grad_enabled()).features(task[0])
 
 
 def test_new_terms_leave_the_backbone_as_it_was(task: tuple[Tensor, Tensor]) -> None:
@@ -82,7 +82,7 @@ def test_training_changes_the_terms_and_never_the_backbone(task: tuple[Tensor, T
     optimiser = torch.optim.SGD(trained.phi_parameters(), lr=0.1)
     for _ in range(2):
         optimiser.zero_grad()
-        loss = torch.nn.functional.cross_entropy(trained.adapt(*task).logits(task[0]), task[1])
+        loss = torch.nn.functional.cross_entropy(trained.adapt(*task, learn=True).logits(task[0]), task[1])
         loss.backward()
         optimiser.step()
     assert all(outer.abs().max() > 0 for outer in trained.lora.outer)
@@ -211,7 +211,7 @@ def test_large_images_use_a_share_of_the_terms_and_a_task_keeps_to_its_size(task
         # FiLM and class statistics are those of large images, so smaller ones go the same way
         small = half.adapt(large, labels).features(images)
         torch.testing.assert_close(adapted.features(images), small, atol=1e-5, rtol=1e-4)
-    trained = part.adapt(large, labels).features(large).detach()
+    trained = part.adapt(large, labels, learn=True).features(large).detach()
     torch.testing.assert_close(trained, adapted.features(large).detach(), atol=1e-4, rtol=1e-3)
 
 

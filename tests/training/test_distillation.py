@@ -68,7 +68,7 @@ def test_context_and_targets_are_both_taught(settings: dict[str, Any]) -> None:
     assert job._teacher is not None
     task = next(job._load_from(0))
     context = job.model.preprocess(task.context_images)
-    adapted = job.model.adapt(context, task.context_labels)
+    adapted = job.model.adapt(context, task.context_labels, learn=True)
     assert isinstance(adapted, Adapted)
     targets = adapted.features(job.model.preprocess(task.target_images))
     keys = [*task.context_keys, *task.target_keys]

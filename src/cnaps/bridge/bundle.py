@@ -99,7 +99,7 @@ def make_graphs(model: CNAPs) -> dict[str, bytes]:
     with torch.no_grad():
         modules = [("stem", fold(backbone.stem, backbone.stem_units))]
         modules += [
-            (f"stages.{i}", fold(model._unadapted(i), units)) for i, units in enumerate(backbone.stage_units)
+            (f"stages.{i}", fold(model.unadapted(i), units)) for i, units in enumerate(backbone.stage_units)
         ]
         for i, (place, module) in enumerate(modules):
             outputs = [f"{place}.map", f"{place}.pooled"]

@@ -242,7 +242,7 @@ class TrainConfig:
         check(bool(self.data.train), "data.train is empty: name at least one collection to train on")
         check(
             not self.distillation.weight or self.theta.mode == "frozen",
-            "distillation needs theta.mode to be frozen: its teacher is theta, which would change while it teaches",
+            "distillation needs theta.mode to be frozen: its teacher is theta, which would change meanwhile",
         )
         check(not (self.init.model and self.model), "give either init.model or a [model] table, not both")
 

@@ -130,6 +130,7 @@ class EpisodicJob(Job):
             adapted = self.model.adapt(
                 self.model.preprocess(context),
                 task.context_labels.to(device),
+                learn=True,
                 chunk_size=memory.chunk_size,
                 lite=memory.lite,
                 generator=generator,

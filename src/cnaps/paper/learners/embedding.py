@@ -7,19 +7,20 @@ features are those of the last stage or of all stages (model.features).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
 from cnaps.maths.statistics import ClassStatistics
-from cnaps.nn.backbones import Backbone
+from cnaps.nn.backbones.base import Backbone, staged_features
 from cnaps.nn.checks import check_images, check_labels
-from cnaps.nn.film import SiteFilm, bind, fold, unite
-from cnaps.nn.frozen import CHUNK, feature_groups, staged_features, unit_features
+from cnaps.nn.film import SiteFilm, bind, ready
+from cnaps.nn.frozen import CHUNK, feature_groups, unit_features
 from cnaps.nn.heads import Head
 from cnaps.nn.lora import LoRA
 from cnaps.nn.model import ModelConfig
-from cnaps.nn.task_model import TaskModel
+from cnaps.nn.task_model import AdaptOptions, TaskModel
 from cnaps.paper.learners.base import FittedClassifier, count_numbers
 
 StageFilm = Sequence[Sequence[SiteFilm]]
@@ -46,10 +47,10 @@ class EmbeddingModel(TaskModel):
         statistics = ClassStatistics.of(features, labels, int(labels.max()) + 1, scatter=self.head.needs_scatter)
         return self.head.classifier(statistics)
 
-    def adapt(self, images: Tensor, labels: Tensor, **_: object) -> FittedClassifier:
-        """One pass over the context; of training's options none is needed."""
+    def adapt(self, images: Tensor, labels: Tensor, **options: Unpack[AdaptOptions]) -> FittedClassifier:
+        """One pass over the context; of the options `learn` alone matters."""
         classes, index = self._check(images, labels)
-        network = self.network()
+        network = self.network(learn=options.get("learn", False))
         classifier = self.classifier(self.run(network, images), index)
         return FittedClassifier(classes, lambda x: self.run(network, x), classifier, count_numbers(classifier))
 
@@ -58,8 +59,8 @@ class EmbeddingModel(TaskModel):
         classes, index = check_labels(labels, len(images))
         return classes, index.to(self.device)
 
-    def network(self, film: StageFilm = ()) -> Callable[[Tensor], Tensor]:
-        """From float images to unit features, with LoRA and perhaps FiLM; folded where no gradient is wanted."""
+    def network(self, film: StageFilm = (), *, learn: bool = False) -> Callable[[Tensor], Tensor]:
+        """From float images to unit features, with LoRA and perhaps FiLM."""
         batch = self.config.backbone_norm == "batch"
         units = [self.backbone.stem_units, *self.backbone.stage_units]
         modules: list[nn.Module] = [self.backbone.stem, *self.backbone.stages]
@@ -69,8 +70,7 @@ class EmbeddingModel(TaskModel):
                 joined = bind(joined, self.backbone.sites[i], film[i], batch_statistics=batch)
             modules[i + 1] = joined
         if not batch:
-            made = unite if torch.is_grad_enabled() else _folded
-            modules = [made(module, some) for module, some in zip(modules, units, strict=True)]
+            modules = [ready(module, some, learn=learn) for module, some in zip(modules, units, strict=True)]
         return lambda images: unit_features(
             staged_features(
                 modules, self.backbone.pools[1:], images.to(self.device), every_stage=self.every_stage
@@ -82,7 +82,3 @@ class EmbeddingModel(TaskModel):
         """In chunks, unless norms read the batch as a whole."""
         whole = self.config.backbone_norm == "batch"
         return torch.cat([network(part) for part in images.split(len(images) if whole else CHUNK)])
-
-
-def _folded(module: nn.Module, units: Sequence[object]) -> nn.Module:
-    return fold(module, units, fuse=True)  # type: ignore[arg-type]
