@@ -36,10 +36,9 @@ export function pictureOf(source: ImageBitmap): Picture {
   return context.getImageData(0, 0, width, height);
 }
 
-// A square of `size`, RGB (size, size, 3), resized as Pillow does: in whole greys, the side first that shrinks most.
+// A square of `size`, RGB (size, size, 3), resized as Python does: in whole greys, rows and then columns.
 export function toSquare(picture: Picture, size: number, jpeg = false): Uint8Array {
   const { data, width, height } = opened(picture, 2 * size, jpeg);
-  if (height > Math.max(size, width)) return Uint8Array.from(resizeRows(resizeColumns(data, width, height, size), width, size, size));
   return resizeColumns(resizeRows(data, width, height, size), size, height, size);
 }
 
