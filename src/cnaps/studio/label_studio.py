@@ -103,7 +103,7 @@ def _routes(learner: Learner, addresses: Addresses, batcher: Batcher) -> APIRout
         def read(task: Mapping[str, Any]) -> Any:
             try:
                 data = addresses.read(_address(task, config))
-                return decoder.decode(data, known.image_size if known else None).pixels
+                return decoder.pixels(data, known.image_size if known else None)
             except CnapsError:
                 return None
 
