@@ -1,7 +1,7 @@
 """How fast the page learns and answers in Chromium; the table in docs/web.md is written from it.
 
-The page chooses the size of images by itself, so the pictures are such that it takes the size that is wanted: ink on
-a ground is read at 96 pixels, small photographs at 160 and larger ones at 224. Whether it did is asked of the page.
+The page chooses the size of images by itself, so the pictures are such that it takes the size that is wanted: ink
+on a ground is read at 96 pixels, small photographs at 160 and larger ones at 224. Whether it did, the page says.
 """
 
 from __future__ import annotations
@@ -55,9 +55,11 @@ def main() -> None:
     PAGE.write_text(re.sub(r"<!-- speed -->.*<!-- /speed -->", table, text, flags=re.DOTALL), encoding="utf-8")
 
 
-def _measure(folder: Path, size: int, draw: Callable[[int, int], Image.Image]) -> tuple[float, float, float, float]:
-    """Seconds from a drop of examples until all is learned, on a first visit (the model is fetched and started) and
-    later; answers a second for a folder and the camera."""
+def _measure(
+    folder: Path, size: int, draw: Callable[[int, int], Image.Image]
+) -> tuple[float, float, float, float]:
+    """Seconds from a drop of examples until all is learned, on a first visit (the model is fetched and started)
+    and later; answers a second for a folder and the camera."""
     parts = ["first"] * SHOTS + ["later"] * SHOTS + ["asked"] * (ASKED // CLASSES)
     for k in range(CLASSES):
         for i, part in enumerate(parts):
