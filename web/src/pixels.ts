@@ -69,9 +69,8 @@ export function stepOf(width: number, height: number, atLeast: number): number {
   return [8, 4, 2].find((step) => share >= step) ?? 1;
 }
 
-// A square of `size`, RGB (size, size, 3), resized as Pillow does: in whole greys, the side first that shrinks most.
+// A square of `size`, RGB (size, size, 3), resized as Pillow does: rows, then columns, in whole greys.
 export function toSquare({ data, width, height }: Picture, size: number): Uint8Array {
-  if (height > Math.max(size, width)) return Uint8Array.from(resizeRows(resizeColumns(data, width, height, size), width, size, size));
   return resizeColumns(resizeRows(data, width, height, size), size, height, size);
 }
 
