@@ -122,7 +122,7 @@ VALID_FEATURES := --tasks 6 --max-context 100 --outside 3
 default-model: collections
 	$(BIN)/cnaps train configs/cnaps-lite0.toml --run runs/cnaps-lite0 --processes 2
 	$(BIN)/cnaps train configs/cnaps-lite0-taught.toml --run runs/cnaps-lite0-taught --processes 2
-	$(BIN)/cnaps ship runs/cnaps-lite0-taught/last runs/cnaps-lite0-96 --average runs/cnaps-lite0/last --shared 0.85
+	$(BIN)/cnaps ship runs/cnaps-lite0-taught/last runs/cnaps-lite0-96 --average runs/cnaps-lite0/last --lora 0.85
 	$(BIN)/cnaps train configs/cnaps-lite0-sizes.toml --run runs/sizes-1 --processes 2
 	$(BIN)/python tools/interpolate.py runs/cnaps-lite0-96 runs/sizes-1/last 0.4 runs/between --large 0.5 --last 1.6
 	mkdir -p out/features

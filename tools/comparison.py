@@ -68,8 +68,8 @@ class Row:
         return find_learner(self.learner).trained
 
 
-LORA = "model.shared_rank=8"
-TAUGHT = ('teacher.collections=["ilsvrc_2012", "tiny_imagenet", "caltech101"]', "teacher.weight=1.0")
+LORA = "model.lora_rank=8"
+TAUGHT = ('distillation.collections=["ilsvrc_2012", "tiny_imagenet", "caltech101"]', "distillation.weight=1.0")
 JOINT = ("theta.learning_rate=1e-4",)
 ROWS = {
     "logreg": Row("logreg"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import json
 import os
 import time
@@ -142,19 +143,20 @@ def add_prediction(
         metrics.add("waiting_images", len(uploads))
         received = time.perf_counter()
         size = fitted.image_size if fitted else None
+        names = [name for name, _ in uploads]
+        decoding = [asyncio.to_thread(decoder.pixels, data, size) for _, data in uploads]
+        uploads.clear()  # each file is let go when it is decoded
         try:
-            decoded = await asyncio.gather(
-                *(asyncio.to_thread(decoder.decode, data, size) for _, data in uploads), return_exceptions=True
-            )
+            decoded = await asyncio.gather(*decoding, return_exceptions=True)
             metrics.observe("decoding_seconds", time.perf_counter() - received)
-            images = [d.pixels for d in decoded if not isinstance(d, BaseException)]
+            images = [found for found in decoded if not isinstance(found, BaseException)]
             if images and fitted is None:
                 raise HTTPException(409, "nothing has been learned yet: give examples of at least two classes")
             answers = iter(await batcher(fitted, images) if fitted else [])
         finally:
-            metrics.add("waiting_images", -len(uploads))
+            metrics.add("waiting_images", -len(names))
         predictions = []
-        for (name, _), result in zip(uploads, decoded, strict=True):
+        for name, result in zip(names, decoded, strict=True):
             if isinstance(result, CnapsError):
                 metrics.add("refused_images_total")
                 predictions.append(Prediction(name=name, error=str(result)))
@@ -240,6 +242,7 @@ def create_serving(
     """
     from fastapi.staticfiles import StaticFiles
 
+    _give_memory_back()
     source = open_tasks(task, model)
     versions = None if isinstance(source, TaskFolder) else versions_in(task)
     decoder = Decoder(0)  # each image is decoded at the size of its task
@@ -276,6 +279,12 @@ def serving_from_environment() -> FastAPI:
     return create_serving(**json.loads(Path(os.environ["CNAPS_SERVING"]).read_text(encoding="utf-8")))
 
 
+def _give_memory_back() -> None:
+    """Have glibc return every large block as soon as it is freed: by itself it keeps ever larger ones."""
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library
+        ctypes.CDLL(None).mallopt(-3, 1 << 17)  # M_MMAP_THRESHOLD, at its first value
+
+
 async def explain_input(request: Request, error: Exception) -> Response:
     """What is wrong with a request's values, without repeating them: they may be nothing that can be sent."""
     assert isinstance(error, RequestValidationError)
@@ -300,7 +309,11 @@ async def _uploads(request: Request) -> list[tuple[str, bytes]]:
             files = [value for value in form.getlist("files") if isinstance(value, UploadFile)]
             if not 1 <= len(files) <= MAX_IMAGES:
                 raise HTTPException(422, f"send 1 to {MAX_IMAGES} images as `files`; these are {len(files)}")
-            return [(shown(file.filename or ""), await file.read()) for file in files]
+            found = []
+            for file in files:
+                found.append((shown(file.filename or ""), await file.read()))
+                await file.close()
+            return found
     except (ValueError, LookupError) as error:  # what parsers of forms make of odd headers
         raise HTTPException(400, "the form cannot be read") from error
 
