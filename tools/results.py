@@ -118,8 +118,11 @@ VIEWS = (
     View(
         "ladder",
         "From the paper's model to the default one",
-        ("cnaps-cosine@last", "cnaps-ridge@last", "cnaps@last", "cnaps@all", "cnaps-lora@all", "cnaps-taught@all"),
-        "cnaps-cosine@last",
+        (
+            *("cnaps-cosine@last", "cnaps-ridge@last", "cnaps-no-film@last", "cnaps-no-ar@last", "cnaps@last"),
+            *("cnaps-no-film@all", "cnaps-no-ar@all", "cnaps@all", "cnaps-lora@all", "cnaps-taught@all"),
+        ),
+        "cnaps@all",
     ),
     View(
         "joint",

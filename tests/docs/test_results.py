@@ -123,6 +123,20 @@ def test_what_was_made_otherwise_does_not_join_it(
     assert (tmp_path / "results" / "comparison.json").read_bytes() == before
 
 
+def test_what_a_page_calls_measured_is_stored(tool: ModuleType) -> None:
+    tables = [table for result in tool.stored() for table in result.report.tables.values()]
+    cells = " ".join(str(cell) for table in tables for row in table.rows for cell in row)
+    known = set(re.findall(r"\d+\.\d+", cells))
+    found = 0
+    for page in (ROOT / "docs").glob("*.md"):
+        for part in re.split(r"\n(?:\n|- )", page.read_text(encoding="utf-8")):
+            if "[measured](results/" in part:
+                numbers = re.findall(r"(?<!below )\b\d+\.\d+", part)
+                assert [number for number in numbers if number not in known] == [], f"{page.name}: {part}"
+                found += len(numbers)
+    assert found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["cifar10", "mnist"])
 def test_cheap_rows_are_found_again_from_the_data(name: str, shared: Path, tmp_path: Path) -> None:

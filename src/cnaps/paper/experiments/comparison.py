@@ -65,19 +65,18 @@ def comparison_report(data: dict[str, Any]) -> Report:
             others,
             lambda who, some: _cell(scores.difference(who, against, some), True),
         ),
-        "calibration": table(
-            "Expected calibration error (15 bins); temperatures of all from the same validation tasks",
-            learners,
-            lambda who, some: _error(scores.calibration_error(who, some)),
-        ),
         "tasks": table(
             "Number of tasks", learners, lambda who, some: sum(len(scores.tasks(who, c)) for c in some)
         ),
     }
     if not others:
         del tables["differences"]
-    if not calibrated:  # of one method alone it would say more about the temperature than about the method
-        del tables["calibration"]
+    if calibrated:  # of one method alone it would say more about the temperature than about the method
+        tables["calibration"] = table(
+            "Expected calibration error (15 bins); temperatures of all from the same validation tasks",
+            learners,
+            lambda who, some: _error(scores.calibration_error(who, some)),
+        )
     counts = {len(scores.tasks(who, name)) for who in learners for name in scores.collections}
     if len(counts) == 1:
         del tables["tasks"]
