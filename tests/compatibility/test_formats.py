@@ -77,7 +77,7 @@ def test_a_stored_project_opens(tmp_path: Path) -> None:
     plan = project.plan()
     assert {name: len(ids) for name, ids in plan.classes.items()} == {"digit 0": 2, "digit 1": 1, "digit 2": 1}
     assert len(plan.pool) == 1
-    assert project.pixels(plan.pool[0]).shape == (32, 32, 3)
+    assert project.files.pixels(plan.pool[0]).shape == (32, 32, 3)
     project.close()
     decoder.close()
 

@@ -41,7 +41,7 @@ def picture(seed: int) -> bytes:
 
 def reopened(project: Project) -> Project:
     project.close()
-    return Project(project.folder, project.decoder)
+    return Project(project.folder, project.files.decoder)
 
 
 def test_what_was_done_is_there_again_after_reopening(project: Project) -> None:
@@ -51,7 +51,7 @@ def test_what_was_done_is_there_again_after_reopening(project: Project) -> None:
     project.rename("My pets")
     again = reopened(project)
     assert again.describe() == project.describe()
-    assert again.pixels(first).shape == (32, 32, 3)
+    assert again.files.pixels(first).shape == (32, 32, 3)
     again.close()
 
 
@@ -174,15 +174,15 @@ def test_a_damaged_description_is_said_with_its_path(project: Project) -> None:
 
 def test_a_second_studio_is_kept_out_of_the_folder(project: Project) -> None:
     with pytest.raises(CnapsError, match="another studio"):
-        Project(project.folder, project.decoder)
+        Project(project.folder, project.files.decoder)
 
 
 def test_the_cache_can_be_thrown_away(project: Project) -> None:
     (key,) = project.add([("a.png", picture(1))], "test")["added"]
-    before = project.pixels(key)
+    before = project.files.pixels(key)
     for path in (project.folder / "cache").iterdir():
         path.unlink()
-    np.testing.assert_array_equal(project.pixels(key), before)
+    np.testing.assert_array_equal(project.files.pixels(key), before)
     assert project.thumbnail(key)[:4] == b"\x89PNG"
 
 

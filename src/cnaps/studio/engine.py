@@ -26,9 +26,10 @@ from cnaps.maths.statistics import ClassStatistics
 from cnaps.parallel import cpu_count, read_ahead
 from cnaps.runtime.accuracy import wilson
 from cnaps.runtime.engine import Engine
+from cnaps.runtime.examples import Examples, choose_size
 from cnaps.runtime.review import LeftOut, project, suspects
 from cnaps.runtime.suggest import choose
-from cnaps.runtime.task import Examples, FittedTask, choose_size
+from cnaps.runtime.task import FittedTask
 from cnaps.runtime.taskfile import read_task
 from cnaps.studio.store import Plan, Project
 
@@ -68,7 +69,7 @@ class Learner(threading.Thread):
         self.version = 0
         self._pause = pause  # changes come in bursts; wait for the end of one
         self._changed, self._stopping, self._behind = threading.Event(), False, True
-        self.size = project.decoder.size
+        self.size = project.files.decoder.size
         self._pixels: dict[str, np.ndarray] = {}  # at this size
         self._features: dict[str, np.ndarray] = {}  # under the FiLM of _base
         self._base: FittedTask | None = None
@@ -148,7 +149,7 @@ class Learner(threading.Thread):
             return known, {}
         own = sorted(plan.classes)
         examples = [i for name in own for i in plan.classes[name]]
-        self._read_at(choose_size(self.model, examples, look=self.project.look))
+        self._read_at(choose_size(self.model, examples, look=self.project.files.look))
         pixels = self._read(examples)
         fitted = FittedTask.learn(self.model, Examples(pixels, [n for n in own for _ in plan.classes[n]]))
         self._check_current()
@@ -236,14 +237,14 @@ class Learner(threading.Thread):
         if size != self.size:
             self._say("learning", f"Reading all images at {size} pixels")
             self.size, self._pixels = size, {}
-            self.project.read_at(size)
+            self.project.files.read_at(size)
 
     def _read(self, images: Sequence[str]) -> np.ndarray:
         """Pixels uint8 (n, 3, S, S); as many of them are remembered as there is room for."""
         found = np.empty((len(images), self.size, self.size, 3), np.uint8)
         missing = [i for i in images if i not in self._pixels]
         decoded = read_ahead(
-            lambda i: self.project.pixels(i, self.size), missing, threads=cpu_count(), depth=2 * _CHUNK
+            lambda i: self.project.files.pixels(i, self.size), missing, threads=cpu_count(), depth=2 * _CHUNK
         )
         for row, i in enumerate(images):
             found[row] = self._pixels[i] if i in self._pixels else next(decoded)

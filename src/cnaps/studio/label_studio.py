@@ -73,7 +73,7 @@ def create_backend(
 
 def _routes(learner: Learner, addresses: Addresses, batcher: Batcher) -> APIRouter:
     routes = APIRouter(prefix="/label-studio")
-    project, decoder = learner.project, learner.project.decoder
+    project, decoder = learner.project, learner.project.files.decoder
 
     def version() -> str:
         known = learner.fitted

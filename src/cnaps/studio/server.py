@@ -18,8 +18,8 @@ from fastapi.staticfiles import StaticFiles
 
 from cnaps.errors import CnapsError, InputError
 from cnaps.runtime.engine import open_engine
+from cnaps.runtime.examples import choose_size
 from cnaps.runtime.results import Result, results_csv
-from cnaps.runtime.task import choose_size
 from cnaps.runtime.taskfile import write_task
 from cnaps.serving.app import add_prediction, explain_input
 from cnaps.serving.decoding import Decoder
