@@ -86,7 +86,7 @@ def test_every_method_of_one_pass_buys_labels_and_begins_as_it_classifies(
 ) -> None:
     entry = find_learner(name)
     torch.manual_seed(0)
-    settings = {"head": "ridge", "set_encoder_norm": "none", "shared_rank": 2, **entry.config}
+    settings = {"head": "ridge", "set_encoder_norm": "none", "lora_rank": 2, **entry.config}
     own = entry.model(ModelConfig(backbone=SMALL_BACKBONE, image_size=32, **settings))
     own.notes["calibration"] = [0.7, 0.0, 0.0]
     learner, deal = create_learner(name, own), Deal.of(collection, [1, 3, 5], PLAN, seed=0)

@@ -231,7 +231,7 @@ def test_maml_steps_and_their_first_order_gradient_are_those_of_autograd() -> No
     w.requires_grad_()
     expected = colours @ w.T @ u.T + b
 
-    logits = model.adapt(images, labels).logits(images)
+    logits = model.adapt(images, labels, learn=True).logits(images)
     assert torch.allclose(logits, expected, atol=1e-6)
     F.cross_entropy(logits, labels).backward()
     F.cross_entropy(expected, labels).backward()
@@ -246,7 +246,7 @@ def test_maml_takes_more_steps_when_it_is_tested() -> None:
     images, labels = torch.randn(4, 3, 1, 1).expand(4, 3, 2, 2), torch.tensor([0, 0, 1, 1])
     with torch.no_grad():
         tested = model.adapt(images, labels).logits(images)
-    trained = model.adapt(images, labels).logits(images)
+    trained = model.adapt(images, labels, learn=True).logits(images)
     assert F.cross_entropy(tested, labels) < F.cross_entropy(trained, labels)
 
 
@@ -363,7 +363,7 @@ def test_maml_normalises_targets_by_the_context(backbone: Backbone, tasks: list[
 @pytest.mark.parametrize("name", ["protonet", "matchingnet"])
 def test_an_untrained_comparison_is_the_frozen_one(name: str, backbone: Backbone, tasks: list[Task]) -> None:
     entry, task = find_learner(f"{name}-trained"), tasks[0]
-    model = entry.model(ModelConfig(backbone=SMALL_BACKBONE, shared_rank=2), backbone)
+    model = entry.model(ModelConfig(backbone=SMALL_BACKBONE, lora_rank=2), backbone)
     ours, theirs = (
         create_learner(each, model).adapt(task.context_images, task.context_labels)(task.target_images)
         for each in (entry.name, name)

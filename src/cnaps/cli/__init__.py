@@ -65,12 +65,13 @@ def main(arguments: list[str] | None = None) -> None:
     from cnaps import progress
     from cnaps.cli.common import echo
     from cnaps.cli.display import progress_display
+    from cnaps.cli.renamed import current
     from cnaps.errors import CnapsError
 
     progress.show_with(progress_display)
 
     try:
-        app(args=arguments)
+        app(args=current(sys.argv[1:] if arguments is None else arguments))
     except CnapsError as error:
         echo(f"error: {error}", fg="red", err=True)
         sys.exit(2)

@@ -44,8 +44,11 @@ def ship(
     average: Path | None = typer.Option(
         None, help="Another model that this one's training started from, or the other way round: take the mean."
     ),
-    shared: float = typer.Option(
-        1.0, min=0.0, max=1.0, help="Multiply the terms that all tasks share: below 1, closer to the backbone."
+    lora: float = typer.Option(
+        1.0,
+        min=0.0,
+        max=1.0,
+        help="Multiply the LoRA terms by this share, e.g. 0.85: below 1 the model is closer to its backbone.",
     ),
 ) -> None:
     """Make a small copy of a model: half precision, and without a backbone that an installed package carries."""
@@ -59,10 +62,10 @@ def ship(
     model = load_model(source)
     if average is not None:
         _average(model, load_model(average), f"{source} and {average}")
-    if model.shared is not None:
-        model.shared.scale(shared)
-    elif shared != 1:
-        raise InputError(f"{source} has no shared terms (shared_rank is 0): leave --shared away")
+    if model.lora is not None:
+        model.lora.scale(lora)
+    elif lora != 1:
+        raise InputError(f"{source} has no LoRA terms (lora_rank is 0): leave --lora away")
     package = isinstance(model.backbone.pretrained, PackageWeights)
     save_model(model, destination, half=True, package_backbone=package)
     write_bundle(load_model(destination), destination)

@@ -66,9 +66,13 @@ def is_image(name: str | Path) -> bool:
 
 
 def to_array(image: Image.Image, size: int) -> np.ndarray:
-    """Resize to a square without keeping the aspect, as the published code does: uint8 (size, size, 3)."""
-    if image.size != (size, size):
-        image = image.resize((size, size), Image.Resampling.BILINEAR)
+    """Resize to a square without keeping the aspect, as the published code does: uint8 (size, size, 3).
+
+    Rows first, then columns: in one step the order, and with it the rounding, depends on the version of Pillow.
+    """
+    for shape in ((size, image.height), (size, size)):
+        if image.size != shape:
+            image = image.resize(shape, Image.Resampling.BILINEAR)
     return np.asarray(image)
 
 

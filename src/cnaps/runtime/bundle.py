@@ -24,7 +24,7 @@ from cnaps.images.sizes import LARGE, lora_share
 from cnaps.maths.heads import Head, create_head
 from cnaps.maths.statistics import ClassStatistics
 from cnaps.runtime.onnx import Graph, check_graph, read_graph
-from cnaps.weights import digest_of, package_weights
+from cnaps.weights import current_names, current_settings, digest_of, package_weights
 
 FORMAT, VERSION = "cnaps-bundle", 1
 BUNDLE, GRAPHS = "bundle.json", "graphs"
@@ -115,7 +115,7 @@ class Bundle:
 
     def layers(self, image_size: int) -> Weights:
         """The numbers of stem and stages without FiLM: folded, with the share of LoRA terms that this size has."""
-        return self._folded(lora_share(image_size, self.settings.get("shared_large", 1.0)))
+        return self._folded(lora_share(image_size, self.settings.get("lora_large", 1.0)))
 
     @property
     def frozen_layers(self) -> Weights:
@@ -128,7 +128,7 @@ class Bundle:
         for conv, how in self.about["folded"].items():
             weight = theta[f"{conv}.weight"]
             if share and "lora" in how:
-                outer, inner = (self._state[f"shared.{part}.{how['lora']}"] for part in ("outer", "inner"))
+                outer, inner = (self._state[f"lora.{part}.{how['lora']}"] for part in ("outer", "inner"))
                 weight = weight + (np.float32(share) * (outer @ inner))[:, :, None, None]
             if "norm" in how:
                 norm = how["norm"]
@@ -169,7 +169,7 @@ def read_bundle(folder: str | os.PathLike[str]) -> Bundle:
     try:
         values.check_numbers(state)
         _check_about(about)
-        bundle = Bundle(config["model"], about, state, graphs)
+        bundle = Bundle(current_settings(config["model"]), about, current_names(state), graphs)
         bundle.notes = values.model_notes(config.get("notes") or {})
         with np.errstate(all="ignore"):  # what is not finite is refused
             _check_parts(bundle, graphs)
@@ -206,7 +206,7 @@ def _check_parts(bundle: Bundle, graphs: Mapping[str, bytes]) -> None:
     filmed = [f"film.{i}" for i, sites in enumerate(bundle.sites) if sites]
     for name in ("stem", *bundle.stages, *filmed, *(["set_encoder"] if bundle.embedding_size else [])):
         check_graph(graphs[name], f"the graph {name}")
-    values.number(settings.get("shared_large", 1.0), "shared_large", 0, 2)
+    values.number(settings.get("lora_large", 1.0), "lora_large", 0, 2)
     layers = bundle.layers(LARGE)
     values.check_numbers(layers)
     for site in (site for stage in bundle.sites for site in stage):

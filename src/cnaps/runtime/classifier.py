@@ -206,15 +206,15 @@ class FewShotClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):
     def predict_set(self, X: Images, coverage: float = 0.9) -> np.ndarray:
         """Which classes each image may be (N, C): sets that hold the true class as often as `coverage` says.
 
-        Conformal prediction with the examples, each left out in turn, in place of a calibration set. Where they
-        are too few to say, every class is in; the most probable class always is.
+        Conformal prediction with the examples, each left out in turn, in place of a calibration set, on average
+        over classes. A class whose examples are too few to say is in every set; the most probable class always is.
         """
         task = self._fitted()
-        level = task.set_level(coverage)
+        levels = task.set_levels(coverage)
 
         def members(features: np.ndarray) -> np.ndarray:
             found = task.probabilities(features)
-            return (found >= level) | (found == found.max(1, initial=0, keepdims=True))
+            return (found >= levels) | (found == found.max(1, initial=0, keepdims=True))
 
         return self._answers(X, members, (len(task.names),))
 

@@ -34,6 +34,14 @@ _PICKLED = 600_000  # bytes of scatter that are pickled exactly; more goes as in
 _KEPT = 100  # features of examples of a class that a task remembers, to tell what is unlike them
 
 
+@dataclass(frozen=True)
+class Fits:
+    """What examples are given for their own class when they are left out (n,), and which class that is (n,)."""
+
+    values: np.ndarray
+    labels: np.ndarray
+
+
 @dataclass(frozen=True, eq=False)
 class FittedTask:
     """FiLM and class statistics of one task, the names of its classes, and the engine they belong to.
@@ -52,7 +60,7 @@ class FittedTask:
     threshold: float | None = None  # the novelty beyond which an image is none of the classes, where it is known
     calibration: float = 0.0  # what the first examples, left out in turn, said of log T beside the model's notes
     prior: np.ndarray | None = None  # (C,) logarithms of class weights; None: every class counts alike
-    fits: np.ndarray | None = None  # (n,) what examples are given for their own class when left out; None: not yet
+    fits: Fits | None = None  # how examples fit when left out; None: not yet looked at
 
     @classmethod
     def learn(cls, engine: Engine, examples: Examples, *, flip: bool = False) -> FittedTask:
@@ -243,28 +251,35 @@ class FittedTask:
         return level
 
     @cached_property
-    def own_fits(self) -> np.ndarray | None:
-        """What `left_out` gives each example for its own class (n,); None where examples are not here any more."""
+    def own_fits(self) -> Fits | None:
+        """What `left_out` gives each example for its own class; None where examples are not here any more."""
         if self.fits is not None or self.shown is None:
             return self.fits
         features, names = self.shown
         labels = self._places(names)
-        fits = self.left_out(features, labels)[np.arange(len(labels)), labels]
-        return fits[~np.isnan(fits)]
+        given = self.left_out(features, labels)[np.arange(len(labels)), labels]
+        known = ~np.isnan(given)
+        return Fits(given[known], labels[known])
 
-    def set_level(self, coverage: float) -> float:
-        """The probability from which on a class belongs to a prediction set, by split conformal prediction.
+    def set_levels(self, coverage: float) -> np.ndarray:
+        """The probability (C,) from which on a class belongs to a prediction set, by conformal prediction.
 
-        Examples, each left out in turn, stand for a calibration set: the true class of a new image is at least so
-        probable as often as `coverage` says. 0, which lets every class in, where they are too few to say.
+        Examples, each left out in turn, stand for a calibration set in which every class counts alike (or by its
+        weight), however many examples it has: the true class of a new image is at least so probable as often as
+        `coverage` says. 0, which lets a class into every set, where examples are too few to say.
         """
         if not 0 < coverage < 1:
             raise InputError(f"coverage is a share between 0 and 1, such as 0.9, not {coverage}")
         fits = self.own_fits
         if fits is None:
             raise InputError("the examples are not here, and the task file does not say how they fit: fit again")
-        rank = math.ceil((len(fits) + 1) * coverage)
-        return 0.0 if rank > len(fits) else float(np.sort(fits)[len(fits) - rank])
+        odds = np.ones(len(self.names)) if self.prior is None else np.exp(self.prior)
+        share = odds / np.maximum(np.bincount(fits.labels, minlength=len(self.names)), 1)  # of one example
+        falling = np.argsort(-fits.values)
+        held = np.cumsum(share[fits.labels[falling]])  # by a level that lets so many examples in
+        # the new image counts as one more example of the class in question, and may fit worst of all
+        wanted = coverage * (share[fits.labels].sum() + share)
+        return np.append(fits.values[falling], 0.0)[np.searchsorted(held, wanted - 1e-9)]
 
     def embed(
         self, images: Images, on_error: OnError | None = None

@@ -8,18 +8,18 @@ from torch.nn import functional as F
 
 from cnaps.errors import InputError
 from cnaps.nn.adapted import Adapted
-from cnaps.training.teacher import Teacher
+from cnaps.training.distillation import Teacher
 
 from .test_episodic import gradients, make_job, never
 
-TEACHER = ("teacher.weight=4", "teacher.size=48", "teacher.collections=['digits']")
+DISTILLED = ("distillation.weight=4", "distillation.size=48", "distillation.collections=['digits']")
 PLAIN = ("memory={}", "augmentation={}")
 
 
 def test_each_image_is_shown_to_the_teacher_once(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = make_job(settings, *TEACHER)
+    job = make_job(settings, *DISTILLED)
     assert job._teacher is not None
     looked: list[int] = []
     look = Teacher._look
@@ -34,7 +34,7 @@ def test_each_image_is_shown_to_the_teacher_once(
 
 
 def test_the_teacher_is_theta_looking_at_an_enlarged_image(settings: dict[str, Any]) -> None:
-    job = make_job(settings, *TEACHER)
+    job = make_job(settings, *DISTILLED)
     assert job._teacher is not None
     images = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)
     large = F.interpolate(images.float(), size=(48, 48), mode="bicubic", align_corners=False).clamp(0, 255)
@@ -45,7 +45,7 @@ def test_the_teacher_is_theta_looking_at_an_enlarged_image(settings: dict[str, A
 
 
 def test_features_come_closer_to_the_teachers(settings: dict[str, Any]) -> None:
-    job = make_job(settings, *TEACHER, *PLAIN, "tasks.total=64", "optimiser.learning_rate=0.003")
+    job = make_job(settings, *DISTILLED, *PLAIN, "tasks.total=64", "optimiser.learning_rate=0.003")
     assert job._teacher is not None
     task = next(job._load_from(0))
 
@@ -64,11 +64,11 @@ def test_features_come_closer_to_the_teachers(settings: dict[str, Any]) -> None:
 
 
 def test_context_and_targets_are_both_taught(settings: dict[str, Any]) -> None:
-    job = make_job(settings, *TEACHER, *PLAIN)
+    job = make_job(settings, *DISTILLED, *PLAIN)
     assert job._teacher is not None
     task = next(job._load_from(0))
     context = job.model.preprocess(task.context_images)
-    adapted = job.model.adapt(context, task.context_labels)
+    adapted = job.model.adapt(context, task.context_labels, learn=True)
     assert isinstance(adapted, Adapted)
     targets = adapted.features(job.model.preprocess(task.target_images))
     keys = [*task.context_keys, *task.target_keys]
@@ -81,30 +81,30 @@ def test_context_and_targets_are_both_taught(settings: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [("teacher.collections=['letters']",), ("augmentation.rotate=1",), ("augmentation.outline=1",)],
+    [("distillation.collections=['letters']",), ("augmentation.rotate=1",), ("augmentation.outline=1",)],
     ids=["other data", "turned images", "outlines"],
 )
 def test_nothing_is_taught_on_images_that_the_teacher_does_not_know(
     settings: dict[str, Any], changes: tuple[str, ...]
 ) -> None:
-    taught = gradients(make_job(settings, *TEACHER, *PLAIN, *changes))
-    alone = gradients(make_job(settings, *PLAIN, *(c for c in changes if not c.startswith("teacher."))))
+    taught = gradients(make_job(settings, *DISTILLED, *PLAIN, *changes))
+    alone = gradients(make_job(settings, *PLAIN, *(c for c in changes if not c.startswith("distillation."))))
     assert torch.equal(taught, alone)
 
 
 def test_other_colours_and_less_detail_are_taught(settings: dict[str, Any]) -> None:
     changes = ("augmentation.invert=1", "augmentation.coarse=1", "augmentation.recolour=1")
-    taught = gradients(make_job(settings, *TEACHER, *PLAIN, *changes))
+    taught = gradients(make_job(settings, *DISTILLED, *PLAIN, *changes))
     assert not torch.allclose(taught, gradients(make_job(settings, *PLAIN, *changes)))
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (("teacher.weight=1",), "teacher.collections is empty"),
-        (("teacher.weight=-1",), "teacher.weight must be 0"),
-        ((*TEACHER, "theta.mode=joint"), "theta.mode to be frozen"),
-        ((*TEACHER, "learner=tadam-style"), "a teacher is for the learner cnaps, not for tadam"),
+        (("distillation.weight=1",), "distillation.collections is empty"),
+        (("distillation.weight=-1",), "distillation.weight must be 0"),
+        ((*DISTILLED, "theta.mode=joint"), "theta.mode to be frozen"),
+        ((*DISTILLED, "learner=tadam-style"), "distillation is for the learner cnaps, not for tadam"),
     ],
 )
 def test_a_teacher_that_cannot_teach_is_refused(

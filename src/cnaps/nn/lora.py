@@ -1,4 +1,4 @@
-"""What phi changes in the backbone for all tasks alike: a low-rank term beside the weight of each 1x1 convolution.
+"""LoRA: what phi changes in the backbone for all tasks alike, a low-rank term for each 1x1 convolution.
 
 FiLM only scales and shifts channels; it cannot make new ones. Some of what the backbone lacks is lacking in every
 task (it has seen photographs only), and need not be found anew from each context: it is learned once, in phi, and
@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from cnaps.nn.film import set_tensor, skeleton
 
 
-class SharedTerms(nn.Module):
+class LoRA(nn.Module):
     """For each stage, its 1x1 convolutions with weight W + U V, of rank at most `rank`.
 
     >>> stage = nn.Sequential(nn.Conv2d(4, 8, 1, bias=False))
-    >>> terms = SharedTerms([stage], rank=2)
+    >>> terms = LoRA([stage], rank=2)
     >>> x = torch.rand(1, 4, 5, 5)
     >>> torch.equal(terms.join(0, stage)(x), stage(x))
     True

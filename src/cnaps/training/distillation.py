@@ -1,4 +1,4 @@
-"""Theta as a teacher of phi: what it sees in the same image shown larger.
+"""Distillation: theta is the teacher of phi, by what it sees in the same image shown larger.
 
 A backbone that learned from images of 224 pixels knows things best at about that size. A model that reads smaller
 images, blurred ones or ones in other colours can learn to see in them what theta sees in the original, enlarged.
@@ -14,21 +14,18 @@ from torch.nn import functional as F
 
 from cnaps.episodes import Task
 from cnaps.nn.adapted import Adapted, default_chunk
-from cnaps.nn.backbones import Backbone
-from cnaps.nn.film import fold
-from cnaps.training.config import Teaching
+from cnaps.nn.backbones.base import Backbone, staged_features
+from cnaps.training.config import Distillation
 
 
 class Teacher:
     """Compares adapted features with those of theta, which looks at each image once."""
 
     @torch.no_grad()
-    def __init__(self, backbone: Backbone, options: Teaching) -> None:
+    def __init__(self, backbone: Backbone, options: Distillation) -> None:
         self._options, self._normalisation = options, backbone.normalisation
         self._device = next(backbone.parameters()).device
-        modules, units = [backbone.stem, *backbone.stages], [backbone.stem_units, *backbone.stage_units]
-        self._network = [fold(module, its_units) for module, its_units in zip(modules, units, strict=True)]
-        self._pool = backbone.pools[-1]
+        self._modules, self._pools = backbone.ready(learn=False), backbone.pools[1:]
         self._known: dict[tuple[str, str], Tensor] = {}
 
     def teaches(self, collection: str) -> bool:
@@ -37,7 +34,6 @@ class Teacher:
 
     def loss(self, task: Task, adapted: Adapted, targets: Tensor) -> Tensor:
         """One minus the cosine to the teacher's features, over context and targets (adapted features, (M, d))."""
-        assert adapted.context_features is not None
         images = torch.cat([task.context_images, task.target_images])
         wanted = self.features(task.collection, [*task.context_keys, *task.target_keys], images)
         seen = torch.cat([adapted.context_features, targets])[:, -wanted.shape[1] :].float()  # the last stage's
@@ -57,7 +53,5 @@ class Teacher:
     def _look(self, images: Tensor) -> Tensor:
         size = (self._options.size, self._options.size)
         large = F.interpolate(images.float(), size=size, mode="bicubic", align_corners=False).clamp_(0, 255)
-        x = self._normalisation(large.to(self._device))
-        for module in self._network:
-            x = module(x)
-        return self._pool(x).half().cpu()
+        images = self._normalisation(large.to(self._device))
+        return staged_features(self._modules, self._pools, images).half().cpu()
