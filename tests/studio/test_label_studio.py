@@ -64,7 +64,7 @@ def backend(tmp_path: Path, root: Path) -> Iterator[TestClient]:
 
 
 def labels(client: TestClient) -> dict[str, int]:
-    return {name: len(keys) for name, keys in client.app.state.learner.project.plan().classes.items()}  # type: ignore[attr-defined]
+    return {name: len(keys) for name, keys in client.app.state.learner.project.contents().classes.items()}  # type: ignore[attr-defined]
 
 
 def suggest(client: TestClient, *addresses: Any) -> list[str | None]:

@@ -1,4 +1,4 @@
-"""`cnaps suggest` and `cnaps review`: which images to label next, and which labels to doubt."""
+"""`cnaps suggest` and `cnaps review`: which images to label next, and which labels look wrong."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from cnaps.cli.learning import learn
 _CODES = (
     f"Exit codes: 0 done; 2 nothing was done, the message says why; {SOME_SKIPPED} some images could not be read."
 )
-_DOUBT = "diverse: doubtful and unlike each other; three by doubt alone; random, to compare."
+_UNCERTAIN = "diverse: uncertain and unlike each other; three by uncertainty alone; random, to compare."
 
 _Count = Annotated[int, Option("-n", metavar="COUNT", min=1, help="How many images to suggest.")]
-_Strategy = Annotated[Literal["diverse", "entropy", "margin", "variation-ratio", "random"], Option(help=_DOUBT)]
+_Strategy = Annotated[
+    Literal["diverse", "entropy", "margin", "variation-ratio", "random"], Option(help=_UNCERTAIN)
+]
 _Next = Annotated[Path | None, Option("--out", "-o", metavar="FILE", help="Write a table of them: next.csv.")]
 _Sheet = Annotated[Path | None, Option(metavar="FILE", help="Write a picture of them: next.png.")]
 _Seed = Annotated[int, Option(metavar="NUMBER", min=0, help="Of the strategy random.")]
@@ -68,9 +70,9 @@ def suggest(
         raise DataError(f"none of the {len(files)} images can be read; the first: {broken[0]}")
     names = [escaped(str(each.path)) for each in found]
     width = min(max(map(len, names)), 60)
-    echo(f"{'image':{width}}  doubt  looks like")
+    echo(f"{'image':{width}}  uncertainty  looks like")
     for name, each in zip(names, found, strict=True):
-        echo(f"{name:{width}}  {each.score:5.3f}  {each.label} {each.probability:.1%}")
+        echo(f"{name:{width}}  {each.score:11.3f}  {each.label} {each.probability:.1%}")
     if out is not None:
         rows = [
             [name, f"{each.score:.6f}", str(each.label), f"{each.probability:.6f}"]
@@ -83,7 +85,7 @@ def suggest(
         from cnaps.images.inputs import read_pixels
 
         captions = [
-            f"{i}. doubt {each.score:.2f}\n{each.label} {each.probability:.0%}\n{Path(name).name}"
+            f"{i}. uncertainty {each.score:.2f}\n{each.label} {each.probability:.0%}\n{Path(name).name}"
             for i, (name, each) in enumerate(zip(names, found, strict=True), 1)
         ]
         write_png(sheet, captioned_sheet([read_pixels(str(each.path), 156) for each in found], captions))

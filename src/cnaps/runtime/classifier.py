@@ -248,8 +248,8 @@ class FewShotClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):
     ) -> list[Suggestion]:
         """The `n` images of a pool, or of a folder, whose labels would help most, best first.
 
-        `diverse` looks for doubtful images unlike each other; `entropy`, `margin` and `variation-ratio` rank by
-        doubt alone; `random` is for comparison. Any number of images streams by; a broken one is warned of.
+        `diverse` looks for uncertain images unlike each other; `entropy`, `margin` and `variation-ratio` rank by
+        uncertainty alone; `random` is for comparison. Any number of images streams by; a broken one is warned of.
         """
         return suggest(self._fitted(), self._images(pool), n, strategy, seed=seed, on_error=self._skip)
 

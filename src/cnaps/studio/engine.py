@@ -31,7 +31,7 @@ from cnaps.runtime.review import LeftOut, project, suspects
 from cnaps.runtime.suggest import choose
 from cnaps.runtime.task import FittedTask
 from cnaps.runtime.taskfile import read_task
-from cnaps.studio.store import Plan, Project
+from cnaps.studio.store import Contents, Project
 
 # By `python -m benchmarks.studio COLLECTIONS`: nineteen in twenty answers without a mark are right.
 UNSURE = 0.8  # below this probability the best class is a guess
@@ -114,7 +114,7 @@ class Learner(threading.Thread):
             self._behind = False
 
     def _follow(self) -> None:
-        plan = self.project.plan()
+        plan = self.project.contents()
         every = (*plan.classes.values(), *plan.held.values(), plan.test, plan.pool)
         self._forget_others({i for ids in every for i in ids})
         if len(plan.names) < 2:
@@ -141,7 +141,7 @@ class Learner(threading.Thread):
         learned = f"Learned from {self.fitted.seen} images, read at {self.size} pixels,"
         self._say("ready", learned, time.monotonic() - started)
 
-    def _learn(self, plan: Plan) -> tuple[FittedTask, dict[str, np.ndarray]]:
+    def _learn(self, plan: Contents) -> tuple[FittedTask, dict[str, np.ndarray]]:
         """Read all examples, and their features; or take what an imported task learned, whose FiLM then stays."""
         if plan.task is not None:
             known = read_task(plan.task, self.model)
@@ -155,7 +155,7 @@ class Learner(threading.Thread):
         self._check_current()
         return fitted, _features_in(fitted.statistics, [plan.classes[name] for name in own])
 
-    def _statistics(self, plan: Plan, features: np.ndarray, labels: np.ndarray) -> ClassStatistics:
+    def _statistics(self, plan: Contents, features: np.ndarray, labels: np.ndarray) -> ClassStatistics:
         """Of the classes in the order of their names; `labels` count those with images only."""
         assert self._base is not None
         own = sorted(plan.classes)
@@ -171,7 +171,7 @@ class Learner(threading.Thread):
             earlier = earlier.merge(added, place, len(order))
         return earlier.select([order.index(name) for name in plan.names])
 
-    def _conclude(self, plan: Plan, *, thorough: bool) -> None:
+    def _conclude(self, plan: Contents, *, thorough: bool) -> None:
         """Predictions and everything else, from features under the present FiLM.
 
         The review takes longest and follows when there is time to be thorough; until then the last one stands.
@@ -212,7 +212,7 @@ class Learner(threading.Thread):
         )
         self.version = next(self._numbers)
 
-    def _test(self, fitted: FittedTask, plan: Plan, keys: Sequence[str]) -> dict[str, Any]:
+    def _test(self, fitted: FittedTask, plan: Contents, keys: Sequence[str]) -> dict[str, Any]:
         """How the images are answered that are held out of each class, all of which are known by now."""
         labels = np.array([plan.names.index(name) for name in plan.held for _ in plan.held[name]], np.int64)
         images = [i for ids in plan.held.values() for i in ids]

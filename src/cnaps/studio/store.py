@@ -42,7 +42,7 @@ Report: TypeAlias = dict[str, list[Any]]  # what became of images
 
 
 @dataclass(frozen=True)
-class Plan:
+class Contents:
     """What there is to learn: images of each class by its name, the trays, and what an imported task knows."""
 
     classes: dict[str, list[str]]  # those with images
@@ -223,7 +223,7 @@ class Project:
 
     # reading
 
-    def plan(self) -> Plan:
+    def contents(self) -> Contents:
         """What there is to learn at this moment."""
         with self.lock:
             by_place: dict[str, list[str]] = {}
@@ -235,7 +235,7 @@ class Project:
             )
             learned = {self.classes[key]: row for key, (row, _) in self.learned.items()}
             task = self.files.task(self.task) if learned else None
-            return Plan(classes, held, by_place.get(TEST, []), by_place.get(POOL, []), task, learned)
+            return Contents(classes, held, by_place.get(TEST, []), by_place.get(POOL, []), task, learned)
 
     def thumbnail(self, key: str) -> bytes:
         """A small picture of an image."""
