@@ -59,7 +59,9 @@ oldest:
 	$(OLDEST)/bin/python tests/packaging/oldest.py > $(OLDEST)/oldest.txt
 	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check -r $(OLDEST)/oldest.txt pytest hypothesis httpx -e .
 	CNAPS_THREADS=1 OMP_NUM_THREADS=1 $(OLDEST)/bin/pytest -m 'not slow' tests/properties tests/compatibility \
-	  tests/classifier tests/data tests/nn --ignore tests/classifier/test_estimator.py tests/studio/test_store.py tests/studio/test_safety.py -k 'not export and not onnx and not ship'
+	  tests/runtime tests/cli/test_classify.py tests/cli/test_answers.py tests/images tests/data tests/nn \
+	  tests/studio/test_store.py tests/serving/test_safety.py \
+	  --ignore tests/runtime/test_estimator.py --ignore tests/runtime/test_hub.py -k 'not export and not onnx and not ship'
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -20,7 +20,7 @@ from cnaps.runtime.label_studio import Addresses, Config
 from cnaps.studio.label_studio import create_backend
 from cnaps.weights import DEFAULT_MODEL
 
-from .conftest import until
+from ..servers import until
 
 Pictures = dict[str, list[Path]]
 INTERFACE = (
