@@ -320,7 +320,7 @@ paper: paper-collections
 	$(call PAPER_RUN,warm-start,--set init.backbone=random --set theta.mode=warm-start \
 	  --set theta.warm_start_tasks=$$(( $(TRAIN_$(BUDGET)) / 2 )))
 	$(BIN)/cnaps evaluate $(addprefix $(PAPER)/,$(filter-out tiny_imagenet,$(TESTED))) --model runs/paper/film+ar/best \
-	  --unseen $(UNSEEN) --beside paper --tasks $(TEST_$(BUDGET)) --name paper --title "The paper's own model" --out out/paper \
+	  --unseen $(UNSEEN) --published --tasks $(TEST_$(BUDGET)) --name paper --title "The paper's own model" --out out/paper \
 	  --learners cnaps=runs/paper/film+ar/best,cnaps-no-ar=runs/paper/film/best,cnaps-no-film=runs/paper/none/best,cnaps@ilsvrc-only=runs/paper/ilsvrc-only/best,cnaps@joint=runs/paper/joint/best,cnaps@warm-start=runs/paper/warm-start/best,logreg,protonet
 
 # In this order, so that what others need comes first; MINUTES ends it in time (a training or an evaluation that was cut off

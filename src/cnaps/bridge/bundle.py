@@ -6,7 +6,6 @@ graphs, without weights: those are put in when the bundle is opened, folded from
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import warnings
@@ -274,14 +273,5 @@ def _named(units: Sequence[Any]) -> list[tuple[str, Any]]:
 def _lora_places(model: CNAPs) -> dict[str, int]:
     if model.lora is None:
         return {}
-    places, number = {}, 0
-    for stage, names in enumerate(model.lora.names):
-        for name in names:
-            places[f"stages.{stage}.{name}"] = number
-            number += 1
-    return places
-
-
-def bundle_bytes(model: CNAPs) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The bundle of a model in memory."""
-    return json.loads(json.dumps(describe(model))), make_graphs(model)
+    places = [f"stages.{stage}.{name}" for stage, names in enumerate(model.lora.names) for name in names]
+    return {place: number for number, place in enumerate(places)}
