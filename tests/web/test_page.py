@@ -13,6 +13,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from PIL import Image
+from safetensors import safe_open
 from safetensors.numpy import save_file
 from sklearn.datasets import load_sample_images
 from typer.testing import CliRunner
@@ -395,10 +396,45 @@ def test_a_page_of_ones_own_classifies_alike_from_python_and_from_the_page(
     server.server_close()
 
 
+def test_too_little_memory_is_said_and_the_project_stays(site: Path, pictures: Pictures, tmp_path: Path) -> None:
+    browser = open_chromium("--disable-gpu", "--js-flags=--wasm-max-mem-pages=1000")  # 64 MB
+    try:
+        with look_at(browser, site, tmp_path) as page:
+            page.open()
+            for i, name in enumerate(CLASSES[:2], 1):
+                page.name_class(name)
+                page.drop(f"#classes > li:nth-child({i})", pictures[name][:4])
+            page.wait(lambda: "There is not enough memory for this" in page.text("#status"))
+            assert page.count("#classes .thumb") == 8
+            page.picture("memory")
+    finally:
+        browser.quit()
+
+
+def test_without_a_gpu_that_works_the_processor_learns(page: Page, pictures: Pictures) -> None:
+    """The browser offers one, and then there is none."""
+    page.before_all("GPU.prototype.requestAdapter = async () => ({ info: {} })")
+    page.open()
+    for i, name in enumerate(CLASSES[:2], 1):
+        page.name_class(name)
+        page.drop(f"#classes > li:nth-child({i})", pictures[name][:2])
+    page.learned(4)
+    assert any("the GPU cannot be used" in entry["message"] for entry in page.browser.get_log("browser"))
+
+
 @pytest.mark.slow
-def test_a_gpu_gives_the_same_answers(site: Path, pictures: Pictures, tmp_path: Path) -> None:
+@pytest.mark.parametrize("right", [True, False])
+def test_a_gpu_answers_as_python_does_or_is_left_alone(
+    site: Path, pictures: Pictures, tmp_path: Path, right: bool
+) -> None:
     software = ("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader", "--enable-features=Vulkan")
     browser = open_chromium(*software)
+    if not right:  # features that it should have computed, and did not
+        site = shutil.copytree(site, tmp_path / "site")
+        with safe_open(site / "model.safetensors", "numpy") as file:
+            tensors, metadata = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+        tensors["check/features"] = tensors["check/features"] + np.float32(0.01)
+        save_file(tensors, site / "model.safetensors", metadata)
     try:
         with look_at(browser, site, tmp_path) as page:
             # one that a processor plays is good enough for this
@@ -406,12 +442,22 @@ def test_a_gpu_gives_the_same_answers(site: Path, pictures: Pictures, tmp_path: 
                 "Object.defineProperty(GPUAdapterInfo.prototype, 'isFallbackAdapter', { get: () => false })"
             )
             page.open()
-            _teach(page, pictures)
+            for i, name in enumerate(CLASSES, 1):
+                page.name_class(name)
+                page.drop(f"#classes > li:nth-child({i})", pictures[name][: SHOTS[name]])
+            page.wait(lambda: f"Learned from {TOTAL} images" in page.text("#status"), 600)
             asked = [pictures[name][MOST] for name in CLASSES]
             page.drop("#test", asked)
-            page.wait(lambda: len(page.answers()) == len(asked))
+            page.wait(lambda: len(page.answers()) == len(asked), 600)
             assert _gap(_table(page.saved("#tray-table")), _learn(pictures), asked) < 1e-3
-            assert page.script("return performance.getEntriesByType('resource').length") > 0
+            said = [entry["message"] for entry in browser.get_log("browser") if "the GPU" in entry["message"]]
+            assert bool(said) != right, said
+            kept = """
+                const stores = await Promise.all((await caches.keys()).map((name) => caches.open(name)));
+                const requests = await Promise.all(stores.map((store) => store.keys()));
+                return requests.flat().map(({ url }) => url);
+                """
+            assert any("asyncify.wasm" in address for address in page.script(kept))  # it was tried
     finally:
         browser.quit()
 
