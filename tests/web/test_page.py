@@ -28,6 +28,7 @@ from cnaps.studio.exporting import import_file
 from cnaps.studio.store import Project
 
 from ..studio.conftest import open_chromium
+from ..studio.test_browser import violations
 from ..studio.test_firefox import in_firefox
 from .conftest import CLASSES, ROOT, Page, look_at, serve
 
@@ -261,14 +262,46 @@ def test_images_come_by_paste_file_and_camera_and_every_view_follows(
     project.close()
     assert page.complaints() == []
 
-    for theme in ("light", "dark"):
-        page.theme(theme)
-        page.browser.set_window_size(360, 780)
-        for tab in ("teach", "answers", "label", "review", "held", "map"):
-            page.show(tab)
-            page.fits()
-            page.picture(f"narrow-{tab}-{theme}")
-    page.theme("light")
+
+def test_it_is_taught_on_a_telephone_and_every_view_fits_in_light_and_dark(page: Page, pictures: Pictures) -> None:
+    with page.telephone():
+        page.open()
+        page.picture("phone-welcome")
+        assert not page.script("return document.querySelector('.welcome [data-pick-folder]').checkVisibility()")
+        one, two = CLASSES[:2]
+        for i, name in enumerate((one, two), 1):
+            page.name_class(name)
+            page.drop(f"#classes > li:nth-child({i})", pictures[name][:4])
+        page.learned(8)
+        page.drop("#test", [pictures[one][6], pictures[two][6]])
+        page.wait(lambda: sorted(page.answers()) == sorted([one, two]))
+        page.click("#classes > li:nth-child(2) [data-camera]")
+        page.wait(lambda: page.count("#live .bars li") == 2)
+        page.picture("phone-camera")
+        assert violations(page) == [], "camera"
+        page.hold("#shoot", 1)
+        page.click("#camera .close")
+        page.wait(lambda: page.count("#classes > li:nth-child(2) .thumb") >= 6)  # a series
+        page.wait(lambda: "Learned from" in page.text("#status"))
+        page.drop("#pool", pictures[one][7:9])
+        page.drop("#held-classes > li:nth-child(1)", [pictures[one][9]])
+        page.wait(lambda: "of 1 image answered rightly" in page.text("#held-score"))
+        for theme in ("light", "dark"):
+            page.theme(theme)
+            for tab in ("answers", "label", "review", "held", "map", "teach"):
+                page.show(tab)
+                page.fits()
+                page.wait(lambda: page.script("return !document.getAnimations().length"))
+                assert violations(page) == [], tab
+                page.picture(f"phone-{tab}-{theme}")
+        page.script("document.querySelector('#more').open = true")
+        left, right = page.script(
+            "const { left, right } = document.querySelector('.sheet').getBoundingClientRect(); return [left, right]"
+        )
+        assert 0 <= left < right <= 360
+        page.picture("phone-menu")
+        page.theme("light")
+        assert page.complaints() == []
 
 
 def test_what_goes_wrong_is_said_in_words(page: Page, pictures: Pictures, tmp_path: Path) -> None:
@@ -279,12 +312,14 @@ def test_what_goes_wrong_is_said_in_words(page: Page, pictures: Pictures, tmp_pa
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (300, 300, 3), dtype=np.uint8)).save(large)
     page.drop("#test", [large])
     page.says("storage is full: export the project")
+    page.picture("error-storage", messages=True)
     page.browser.execute_cdp_cmd("Storage.overrideQuotaForOrigin", {"origin": quota["origin"]})  # as it was
 
     broken = tmp_path / "broken.jpg"
     broken.write_bytes(pictures[CLASSES[0]][0].read_bytes()[:200])
     page.drop("#test", [broken])
     page.says("broken.jpg: it is damaged")
+    page.picture("error-broken", messages=True)
 
     path = tmp_path / "foreign.task"
     about = {"fingerprint": "0" * 16, "model": "other", "classes": ["a", "b"]}
@@ -293,6 +328,7 @@ def test_what_goes_wrong_is_said_in_words(page: Page, pictures: Pictures, tmp_pa
     save_file(tensors, path, metadata | {"digest": _digest(metadata["about"], tensors)})
     page.bring_in(path)
     page.says("made with another model (other")
+    page.picture("error-other-model", messages=True)
 
     for error, words in (
         ("NotAllowedError", "The camera was refused"),
@@ -303,12 +339,13 @@ def test_what_goes_wrong_is_said_in_words(page: Page, pictures: Pictures, tmp_pa
         )
         page.click("#open-camera")
         page.says(words)
-    page.picture("refusals", messages=True)
+        page.picture(f"error-{error}", messages=True)
 
     page.before_all("WebAssembly.validate = () => false")
     page.open()
     page.drop("#test", [large])
     page.says("its WebAssembly has no SIMD")
+    page.picture("error-simd", messages=True)
 
 
 def test_it_works_offline_after_a_visit_and_asks_nobody_else(
@@ -406,7 +443,7 @@ def test_too_little_memory_is_said_and_the_project_stays(site: Path, pictures: P
                 page.drop(f"#classes > li:nth-child({i})", pictures[name][:4])
             page.wait(lambda: "There is not enough memory for this" in page.text("#status"))
             assert page.count("#classes .thumb") == 8
-            page.picture("memory")
+            page.picture("error-memory")
     finally:
         browser.quit()
 
