@@ -1,8 +1,8 @@
 """Draws photographs.png beside it: what is learned from details of photographs, and said of other details.
 
 They come with scikit-learn and with scikit-image, which only this drawing needs: china.jpg by Daniel Büchele and
-flower.jpg by vultilion (CC BY 2.0); Chelsea the cat by Stefan van der Walt and the coffee by Rachel Michetti (CC0);
-the rocket by SpaceX and the astronaut by NASA (public domain).
+flower.jpg by vultilion (CC BY 2.0); the cat by Stefan van der Walt and the coffee by Rachel Michetti (CC0); the
+rocket by SpaceX and the astronaut by NASA (public domain).
 """
 
 from itertools import islice
