@@ -19,7 +19,7 @@ MAX_TASK = 100_000_000  # bytes of a task file
 MAX_DESCRIPTION = 50_000_000  # bytes of a description: that of the largest project has a tenth of it
 _ID = re.compile(r"[0-9a-f]{32}")
 _CLASS = re.compile(r"c[0-9]{1,6}")
-_NAME = 60  # characters of a class name
+_NAME = 120  # characters of a class name: as many as the folders that are made of it have
 
 
 def encode(about: dict[str, Any]) -> str:
