@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup wheel demo test test-slow coverage torture package-test oldest lint format bench docs web collections overlaps default-model evaluate comparison comparison-steps ladder joint adapters active grid full-size reviewer reviewer-status continual shots speed paper paper-collections results clean
+.PHONY: setup wheel demo test test-slow coverage torture package-test oldest lint format bench docs web collections overlaps default-model evaluate comparison comparison-steps ladder joint adapters active unequal grid full-size reviewer reviewer-status continual shots speed paper paper-collections results clean
 
 setup: $(READY)
 
@@ -240,6 +240,11 @@ adapters: $(call trained,cnaps residual-adapters-trained,all)
 active: $(foreach n,cnaps protonet-trained,$(RUNS)/$n/all/$(firstword $(SEEDS))/done)
 	$(BIN)/cnaps experiment active collections/vgg_flower collections/omniglot --model $(BASE) --out out/active \
 	  --learners cnaps,protonet-trained=$(RUNS)/protonet-trained/all/$(firstword $(SEEDS))/last
+
+# Unequal numbers of examples and prediction sets: chosen on validation domains, measured on unseen data sets.
+unequal: collections
+	$(BIN)/python -m benchmarks.unequal collections
+	$(BIN)/python tools/results.py out/unequal/unequal.json
 
 # The rate of each trained method, from one grid and on whole domains that only decide; figures in out/grid/grid.json.
 RATES := 1e-4 3e-4 1e-3 3e-3
