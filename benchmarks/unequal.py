@@ -61,7 +61,7 @@ def features(
     if kept.is_file():
         with np.load(kept) as file:
             return dict(file)
-    found = {}
+    found: dict[str, np.ndarray] = {}
     for case, *sides in tasks(collection, split, index, unequal):
         pixels = [np.asarray(collection.read([row for each in side for row in each], size=SIZE)) for side in sides]
         labels = [np.repeat(np.arange(len(side)), [len(each) for each in side]) for side in sides]
@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("collections", type=Path)
     parser.add_argument("--only", choices=("validation", "unseen"))
     parser.add_argument("--tasks", type=int, default=12, help="by the protocol, of each data set")
-    parser.add_argument("--unequal", type=int, default=6, help="of them, so many with every case")
+    parser.add_argument("--unequal", type=int, default=5, help="of them, so many with every case")
     parser.add_argument("--out", type=Path, default=Path("out/unequal"))
     options = parser.parse_args()
     engine = open_engine(DEFAULT_MODEL, "cpu")
@@ -122,7 +122,7 @@ def main() -> None:
                     rows.append({"part": part, "data set": name, "task": index, "case": case, **given})
             print(name, flush=True)
     made = {**provenance(), "command": "make unequal"}
-    text = json.dumps({"setup": setup, "made": made, "rows": rows}, default=lambda value: round(float(value), 4))
+    text = json.dumps({"setup": setup, "made": made, "given back": _GIVEN_BACK, "rows": rows}, default=lambda value: round(float(value), 4))
     (options.out / "unequal.json").write_text(text + "\n", encoding="utf-8")
 
 

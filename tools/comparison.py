@@ -31,7 +31,7 @@ from cnaps.episodes import Limits
 from cnaps.files import write_json
 from cnaps.nn.checkpoints import load_task_model
 from cnaps.nn.task_model import TaskModel
-from cnaps.paper.experiments.evaluation import TaskSet, evaluate, fingerprint
+from cnaps.paper.experiments.evaluation import Evaluation, TaskSet
 from cnaps.paper.experiments.reporting import provenance
 from cnaps.paper.experiments.scores import Column, ScoreBook, Scores
 from cnaps.paper.learners import FrozenFeatures, Learner, create_learner, find_learner
@@ -204,7 +204,7 @@ def run(names: Sequence[str], blocks: Sequence[str], seeds: Sequence[int], tasks
         setup = common | {part: {label: value} for part, value in own.items()}
         book = ScoreBook(Path("out/comparison", label))
         book.agree(setup, write=True)
-        scores = evaluate({label: learner}, frozen, left, book, size=base.image_size)
+        scores = Evaluation({label: learner}, frozen, book, base.image_size).run(left)
         keep(setup, scores)
         took = f"{between - began:.0f} s to train, {time.process_time() - between:.0f} s to test"
         print(f"{label}: {kept().accuracy(label, TESTED)}, {took}", flush=True)
@@ -214,7 +214,7 @@ def made(name: str, block: str, seed: int, base: TaskModel) -> tuple[Learner, di
     """A row's method, trained if that is to be, and what says which one it is."""
     row = ROWS[name]
     if not row.trained:
-        return create_learner(row.learner, base, block), {"learner": f"theta {fingerprint(base.backbone)}"}
+        return create_learner(row.learner, base, block), {"learner": f"theta {base.backbone.digest()}"}
     rate = rate_of(name)
     model = load_task_model(trained(name, block, seed, rate)[0])
     how = {"changes": list(row.changes), "rate": rate}

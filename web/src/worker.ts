@@ -17,7 +17,7 @@ const CHUNK = 16; // images between two looks for news
 const KEPT = 100_000_000; // bytes of decoded images in memory
 const TOGETHER = 4; // files that are decoded at once: browsers do it in threads of their own
 
-let opening: Promise<Engine> | null = null;
+let opening: Promise<Engine> | null = null, onGpu: boolean | null = null; // null: nobody has tried it yet
 const pixels = new Map<string, Uint8Array>(); // squares as the model reads them
 const files = new Map<string, Blob>();
 const looks = new Map<string, Look>();
@@ -51,12 +51,14 @@ async function open(): Promise<Engine> {
   }
   say({ phase: "learning", text: "Starting the model", seconds: null });
   const file = joined(parts);
-  if (gpu) {
+  if (gpu && onGpu !== false) {
     try {
       const found = new Engine(file, await (await import("./gpu")).startOnGpu());
-      if (await found.isExact()) return found;
+      onGpu = await found.isExact();
+      if (onGpu) return found;
       console.warn("the GPU computes wrongly");
     } catch (error) {
+      onGpu = false;
       console.warn("the GPU cannot be used", error);
     }
   }
@@ -75,7 +77,11 @@ async function followPlans(): Promise<void> {
     try {
       await follow(done);
     } catch (error) {
-      if (!(error instanceof Interrupted)) say({ phase: "error", text: reason(error), seconds: null });
+      if (onGpu && !(error instanceof Interrupted || error instanceof InputError)) {
+        console.warn("the GPU has failed", error);
+        onGpu = false;
+        done = opening = base = fitted = null; // all again, without it
+      } else if (!(error instanceof Interrupted)) say({ phase: "error", text: reason(error), seconds: null });
     }
     for (const network of networks) {
       if (network === base?.network || network === fitted?.network) continue;

@@ -184,7 +184,7 @@ def fingerprint(model: TaskModel) -> str:
         if value != getattr(ModelConfig, f"lora_{name}"):
             config[f"shared_{name}"] = value
     state = {re.sub(r"^lora\.", "shared.", name): value for name, value in model.state_dict().items()}
-    return digest_of_state(state, json.dumps(config, sort_keys=True))
+    return digest_of_state(state, json.dumps(config, sort_keys=True))[:16]
 
 
 def _digest(config: Mapping[str, Any], weights: Path) -> str:

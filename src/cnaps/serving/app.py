@@ -17,6 +17,7 @@ import numpy as np
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, PlainTextResponse, Response
+from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel
 from starlette.datastructures import UploadFile
 
@@ -33,7 +34,7 @@ from cnaps.serving.tasks import TaskFolder
 MAX_IMAGES = 32  # a request
 MAX_WAITING = 1_024  # images, from their arrival to their answer; beyond it the server says that it is busy
 _BATCH = 32
-_STATIC = Path(__file__).parent.parent / "static"
+STATIC = Path(__file__).parent.parent / "static"
 
 
 class Prediction(BaseModel):
@@ -222,7 +223,7 @@ def add_prediction(
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
-        return FileResponse(_STATIC / "docs.html")
+        return FileResponse(STATIC / "docs.html")
 
     return batcher
 
@@ -240,8 +241,6 @@ def create_serving(
 
     `access_log` is `text` or `json` where each request is to be written to standard error.
     """
-    from fastapi.staticfiles import StaticFiles
-
     _give_memory_back()
     source = open_tasks(task, model)
     versions = None if isinstance(source, TaskFolder) else versions_in(task)
@@ -253,13 +252,21 @@ def create_serving(
         batcher.close()
         decoder.close()
 
-    app = FastAPI(title="cnaps", docs_url=None, redoc_url=None, lifespan=lifespan)
-    app.add_middleware(Guard, token=token)
+    app = guarded_app("cnaps", lifespan, token, access_log)
+    batcher = add_prediction(app, source, decoder, max_waiting, counts, versions)
+    return app
+
+
+def guarded_app(
+    title: str, lifespan: Any, token: str | None, access_log: str | None = None, **guard: Any
+) -> FastAPI:
+    """An application as every server here begins: guarded, with errors for people and the static files."""
+    app = FastAPI(title=title, docs_url=None, redoc_url=None, lifespan=lifespan)
+    app.add_middleware(Guard, token=token, **guard)
     if access_log:
         app.add_middleware(AccessLog, style=access_log)
     app.add_exception_handler(RequestValidationError, explain_input)
-    batcher = add_prediction(app, source, decoder, max_waiting, counts, versions)
-    app.mount("/static", StaticFiles(directory=_STATIC))
+    app.mount("/static", StaticFiles(directory=STATIC))
     return app
 
 

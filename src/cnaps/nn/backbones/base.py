@@ -72,7 +72,6 @@ class Backbone(nn.Module):
         normalisation: Normalisation | None = None,
         min_image_size: int = 32,
         size_step: int = 1,
-        pretrained: Callable[[], dict[str, Tensor]] | None = None,
     ) -> None:
         super().__init__()
         self.name = ""  # set by the registry
@@ -86,7 +85,8 @@ class Backbone(nn.Module):
         self.size_step = size_step  # a graph drawn at one size holds for others in such steps; 0: for none
         self.normalisation = normalisation or Normalisation()
         self.sites = [list(s) for s in sites] if sites is not None else [_norms(s) for s in self.stages]
-        self.pretrained = pretrained  # weights of an installed package (`PackageWeights`) or a folder, if any
+        # weights of an installed package (`PackageWeights`) or a folder, if any
+        self.pretrained: Callable[[], dict[str, Tensor]] | None = None
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._try_out()
 
@@ -118,7 +118,7 @@ class Backbone(nn.Module):
 
     def digest(self) -> str:
         """A hash of every weight, by name."""
-        return digest_of_state(self.state_dict())
+        return digest_of_state(self.state_dict())[:16]
 
     def load_pretrained(self) -> Backbone:
         """Load the weights of an installed package or of the folder that the backbone is named after."""
@@ -147,8 +147,8 @@ def digest_of_state(state: Mapping[str, Tensor], about: str = "") -> str:
     digest = hashlib.sha256(about.encode())
     for name, value in sorted(state.items()):
         digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:16]
+        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 class MapMean(nn.Module):

@@ -15,6 +15,7 @@ from cnaps.paper.experiments.continual import (
     BENCHMARKS,
     Benchmark,
     Stream,
+    Trials,
     continual_report,
     forgetting,
     run_continual,
@@ -47,10 +48,8 @@ def test_forgetting_is_the_fall_from_the_best():
 
 
 def test_film_made_anew_drifts_and_stored_results_make_the_report_again(make_model, collection, tmp_path):
-    data = run_continual(
-        "split-mnist", collection, tmp_path, model=make_model(), methods=["cnaps-fixed", "cnaps-paper"], shots=[5],
-        runs=1, tests=20, iterations=1,
-    )  # fmt: skip
+    trials = Trials(["cnaps-fixed", "cnaps-paper"], shots=[5], runs=1, tests=20, iterations=1)
+    data = run_continual("split-mnist", collection, tmp_path, trials, make_model())
     by_method = {result["method"]: result for result in data["results"]}
     assert by_method["cnaps-paper"]["drift"][0] < 1e-4 < by_method["cnaps-paper"]["drift"][-1]
     for result in data["results"]:
