@@ -60,7 +60,7 @@ def _lora(bundle: Bundle) -> dict[str, np.ndarray]:
         if "lora" in how:
             norm, theta = how["norm"], bundle._theta
             scale = theta[f"{norm}.weight"] / np.sqrt(theta[f"{norm}.running_var"] + np.float32(how["eps"]))
-            parts = {part: _half(bundle._state[f"shared.{part}.{how['lora']}"]) for part in ("outer", "inner")}
+            parts = {part: _half(bundle._state[f"lora.{part}.{how['lora']}"]) for part in ("outer", "inner")}
             found |= {f"lora/{conv}/{part}": value for part, value in {**parts, "scale": scale}.items()}
     return found
 

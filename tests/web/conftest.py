@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from ..studio.conftest import CLASSES, ROOT, browser, save_pictures, until
+from ..servers import CLASSES, ROOT, browser, save_pictures, until
 
 __all__ = ["browser"]
 NODE = (20, 19)  # what vite needs

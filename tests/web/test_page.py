@@ -20,14 +20,15 @@ from typer.testing import CliRunner
 
 from cnaps.cli import app
 from cnaps.runtime.engine import open_engine
+from cnaps.runtime.examples import Examples, choose_size
 from cnaps.runtime.review import LeftOut
-from cnaps.runtime.task import Examples, FittedTask, choose_size
+from cnaps.runtime.task import FittedTask
 from cnaps.runtime.taskfile import _digest, read_task, write_task
 from cnaps.serving.decoding import Decoder
 from cnaps.studio.exporting import import_file
 from cnaps.studio.store import Project
 
-from ..studio.conftest import open_chromium
+from ..servers import open_chromium
 from ..studio.test_browser import violations
 from ..studio.test_firefox import in_firefox
 from .conftest import CLASSES, ROOT, Page, look_at, serve

@@ -13,7 +13,7 @@ const SHAPES: Record<string, string[]> = { members: ["ways", "n"], pooled: ["n",
 export interface About {
   name: string;
   fingerprint: string;
-  settings: { head: string; features: string; adaptation: string; set_encoder_norm: string; embedding_size: number; shared_large?: number };
+  settings: { head: string; features: string; adaptation: string; set_encoder_norm: string; embedding_size: number; lora_large?: number };
   calibration: [number, number, number];
   image_size: number;
   image_sizes: number[]; // that `auto` chooses from
@@ -181,9 +181,9 @@ export class Engine {
   graph(name: string): Graph { return this.graphs.get(name)!; }
 
   // The numbers of stem and stages without FiLM, with the share of LoRA terms that images of this size have: all up to
-  // 128 pixels, `shared_large` from 224 on.
+  // 128 pixels, `lora_large` from 224 on.
   private layersAt(size: number): Weights {
-    const share = 1 + ((this.about.settings.shared_large ?? 1) - 1) * Math.min(Math.max(size - 128, 0) / 96, 1);
+    const share = 1 + ((this.about.settings.lora_large ?? 1) - 1) * Math.min(Math.max(size - 128, 0) / 96, 1);
     if (this.adapted?.share !== share) {
       const layers: Weights = new Map(this.frozen);
       for (const [layer, { outer, inner, scale }] of this.lora) {

@@ -153,7 +153,7 @@ async function change(run: () => void | Promise<void>, together = ""): Promise<v
 
 const fold = (name: string) => name.normalize("NFC").toLowerCase();
 function cleanName(name: unknown): string {
-  const clean = String(name).replace(/\p{C}/gu, " ").split(/\s+/).join(" ").trim().slice(0, 60).trim();
+  const clean = String(name).replace(/\p{C}/gu, " ").split(/\s+/).join(" ").trim().slice(0, 120).trim();
   if (!clean) throw new InputError("a name needs at least one letter");
   return clean;
 }

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.PngImagePlugin import PngInfo
 
-from cnaps.errors import DataError
+from cnaps.errors import DataError, MissingPackageError
 from cnaps.files import atomic_path
 
 ImageLike: TypeAlias = str | Path | bytes | Image.Image | np.ndarray
@@ -125,7 +125,7 @@ def _open(source: ImageLike) -> Image.Image:
         if start[4:8] != b"ftyp" or not any(brand in start for brand in _HEIC):
             raise
     if not read_heic():
-        raise ValueError("HEIC photographs need one more package: pip install 'cnaps[heic]'")
+        raise MissingPackageError("reading HEIC photographs", "pillow-heif")
     return Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=("HEIF",))
 
 

@@ -2,7 +2,7 @@
 
 import { ask, state, upload } from "./api.js";
 import { $, h, percent, sync, text, toast } from "./dom.js";
-import { placeName } from "./parts.js";
+import { hue, placeName } from "./parts.js";
 import { PACE } from "./transport.js";
 
 let stream = null, watching = false, series = null;
@@ -52,6 +52,7 @@ function live({ probabilities, none_of_these: none }) {
   text($("#live p"), none ? "Perhaps none of these" : "");
   sync($("#live ol"), top, ([name]) => name, () => h("li", {}, h("span"), h("b"), h("i", { class: "bar" }, h("i"))),
     (row, [name, p]) => {
+      row.className = hue(state.classes.find((entry) => entry.name === name)?.id ?? "");
       text(row.children[0], name);
       text(row.children[1], percent(p));
       row.children[2].firstChild.style.width = `${(100 * p).toFixed(1)}%`;
