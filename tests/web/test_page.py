@@ -8,6 +8,7 @@ import re
 import shutil
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -122,9 +123,9 @@ def test_photographs_of_any_size_and_kind_are_read_as_python_reads_them(page: Pa
     page.drop("#test", asked)
     page.wait(lambda: len(page.answers()) == len(asked))
     pairs = [(path, name) for name in sorted(examples) for path in examples[name]]
-    files, labels = zip(*pairs, strict=True)
+    learned, labels = [path for path, _ in pairs], [name for _, name in pairs]
     engine = open_engine("cnaps-lite0")
-    wanted = FittedTask.learn(engine, Examples.read(files, labels, choose_size(engine, files)))
+    wanted = FittedTask.learn(engine, Examples.read(learned, labels, choose_size(engine, learned)))
     made = read_task(page.export("here"))
     assert np.abs(made.film - wanted.film).max() < 1e-3
     assert np.abs(made.statistics.means - wanted.statistics.means).max() < 1e-3
@@ -136,7 +137,7 @@ def _photographs(folder: Path, which: int, turn: int) -> list[Path]:
     """Parts of a photograph as JPEG files of many kinds, as telephones and programs write them."""
     folder.mkdir()
     found, whole = [], Image.fromarray(load_sample_images().images[which])
-    kinds = [
+    kinds: list[tuple[tuple[int, int], dict[str, Any]]] = [
         ((4032, 3024), {"subsampling": "4:2:0", "quality": 85}),  # a telephone's
         ((1000, 1503), {"subsampling": "4:2:2", "quality": 92, "progressive": True}),
         ((2047, 1365), {"subsampling": "4:4:4", "quality": 97, "restart_marker_blocks": 5}),
