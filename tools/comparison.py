@@ -28,7 +28,7 @@ from results import ROOT, take_in
 
 from cnaps.data.collection import Collection, remember_pixels
 from cnaps.episodes import Limits
-from cnaps.files import write_json
+from cnaps.files import write_json, write_text
 from cnaps.nn.checkpoints import load_task_model
 from cnaps.nn.task_model import TaskModel
 from cnaps.paper.experiments.evaluation import Evaluation, TaskSet
@@ -200,9 +200,12 @@ def run(names: Sequence[str], blocks: Sequence[str], seeds: Sequence[int], tasks
             continue
         began = time.process_time()
         learner, own = made(name, block, seed, base)
+        if forget(label, own["learner"]):
+            print(f"{label}: the same training gives other weights here; its earlier scores are replaced")
+            left = task_set
         between = time.process_time()
         setup = common | {part: {label: value} for part, value in own.items()}
-        book = ScoreBook(Path("out/comparison", label))
+        book = ScoreBook(Path("out/comparison", label, own["learner"].replace(" ", "-")))
         book.agree(setup, write=True)
         scores = Evaluation({label: learner}, frozen, book, base.image_size).run(left)
         keep(setup, scores)
@@ -244,6 +247,21 @@ def keep(setup: dict[str, Any], scores: Scores) -> None:
         column["bins"] = []  # no method has a temperature: how sure they are is not compared
     how = {"made": provenance() | {"command": "make comparison"}}
     take_in({**about, "setup": setup, "scores": found, **how}, "comparison")
+
+
+def forget(label: str, identity: str) -> bool:
+    """Drop the scores of a model that is not this one; says whether there were any.
+
+    Processors and versions round otherwise, and training enlarges that: scores of two models are never mixed.
+    """
+    path = ROOT / "results" / "comparison.json"
+    data = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"setup": {}}
+    if data["setup"].get("learner", {}).get(label, identity) == identity:
+        return False
+    for part in (data["scores"], data["setup"]["learner"], data["setup"]["trained"]):
+        part.pop(label, None)
+    write_text(path, json.dumps(data, separators=(",", ":")) + "\n")
+    return True
 
 
 def kept() -> Scores:

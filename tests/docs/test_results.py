@@ -102,6 +102,26 @@ def test_a_later_session_adds_seeds_to_what_is_kept(
     assert list(kept["setup"]["trained"]) == ["cnaps@all#0", "cnaps@all#1"]
 
 
+def test_scores_of_a_model_with_other_weights_are_dropped_and_not_mixed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import comparison
+    import results
+
+    for module in (comparison, results):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
+    (tmp_path / "results").mkdir()
+    assert not comparison.forget("cnaps@all#0", "f")  # nothing is kept yet
+    for seed in (0, 1):
+        results.take_in(one_more(seed), "comparison")
+    assert not comparison.forget("cnaps@all#0", "f")
+    assert comparison.forget("cnaps@all#0", "other weights")
+    assert list(comparison.kept().columns) == ["cnaps@all#1"]
+    results.take_in(one_more(0, learner={"cnaps@all#0": "other weights"}), "comparison")
+    assert len(comparison.kept().columns) == 2
+
+
 @pytest.mark.parametrize(
     "other",
     [
