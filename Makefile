@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup wheel demo test test-slow coverage torture package-test oldest lint format bench docs web collections overlaps default-model evaluate comparison comparison-steps ladder joint adapters active grid full-size reviewer reviewer-status continual shots speed paper paper-collections results clean
+.PHONY: setup wheel demo test test-slow coverage torture package-test oldest lint format bench docs web collections overlaps default-model evaluate comparison comparison-steps ladder joint adapters active unequal grid full-size reviewer reviewer-status continual shots speed paper paper-collections results clean
 
 setup: $(READY)
 
@@ -59,7 +59,9 @@ oldest:
 	$(OLDEST)/bin/python tests/packaging/oldest.py > $(OLDEST)/oldest.txt
 	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check -r $(OLDEST)/oldest.txt pytest hypothesis httpx -e .
 	CNAPS_THREADS=1 OMP_NUM_THREADS=1 $(OLDEST)/bin/pytest -m 'not slow' tests/properties tests/compatibility \
-	  tests/classifier tests/data tests/nn --ignore tests/classifier/test_estimator.py tests/studio/test_store.py tests/studio/test_safety.py -k 'not export and not onnx and not ship'
+	  tests/runtime tests/cli/test_classify.py tests/cli/test_answers.py tests/images tests/data tests/nn \
+	  tests/studio/test_store.py tests/serving/test_safety.py \
+	  --ignore tests/runtime/test_estimator.py --ignore tests/runtime/test_hub.py -k 'not export and not onnx and not ship'
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -238,6 +240,11 @@ adapters: $(call trained,cnaps residual-adapters-trained,all)
 active: $(foreach n,cnaps protonet-trained,$(RUNS)/$n/all/$(firstword $(SEEDS))/done)
 	$(BIN)/cnaps experiment active collections/vgg_flower collections/omniglot --model $(BASE) --out out/active \
 	  --learners cnaps,protonet-trained=$(RUNS)/protonet-trained/all/$(firstword $(SEEDS))/last
+
+# Unequal numbers of examples and prediction sets: chosen on validation domains, measured on unseen data sets.
+unequal: collections
+	$(BIN)/python -m benchmarks.unequal collections
+	$(BIN)/python tools/results.py out/unequal/unequal.json
 
 # The rate of each trained method, from one grid and on whole domains that only decide; figures in out/grid/grid.json.
 RATES := 1e-4 3e-4 1e-3 3e-3

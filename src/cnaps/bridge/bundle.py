@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cnaps.errors import CnapsError, InputError
+from cnaps.errors import InputError, MissingPackageError
 from cnaps.files import atomic_folder, write_json
 from cnaps.nn.adaptation import FilmGenerator
 from cnaps.nn.backbones.base import PackageWeights
@@ -201,7 +201,7 @@ def _export(
         import onnx
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise CnapsError("writing graphs needs two more packages: pip install 'cnaps[ship]'") from error
+        raise MissingPackageError("writing graphs", "onnx", "onnxscript") from error
     free = {"pooled": {0: "n"}, "members": {0: "ways", 1: "n"}, "embedding": {}}
     named_axes = [free.get(name, {0: "n"}) for name in inputs]
     shapes = tuple({k: torch.export.Dim(v, min=1) for k, v in axes.items()} for axes in named_axes)

@@ -13,23 +13,25 @@ app = typer.Typer(
     name="cnaps",
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: at once, and flags look like flags
+    context_settings={"max_content_width": 110},
     help="Few-shot image classification that adapts in one forward pass.",
 )
 
 # Each module has a function register(app) that adds its commands; order here is the order in --help.
 MODULES = (
     "classify",
-    "suggest",
+    "labels",
     "studio",
+    "label_studio",
+    "hub",
+    "check",
     "data",
     "tasks",
     "train",
     "evaluate",
     "experiment",
     "weights",
-    "hub",
-    "label_studio",
-    "check",
 )
 
 for _module in MODULES:

@@ -186,7 +186,9 @@ def foldable_units(stage: nn.Module, example: Tensor) -> tuple[list[Unit], Tenso
     units = []
     for name, module, _, output in calls:
         norm = reader(output, (nn.BatchNorm2d,)) if isinstance(module, nn.Conv2d) else None
-        if norm is not None and cast(nn.BatchNorm2d, stage.get_submodule(norm[0])).track_running_stats:
+        own = None if norm is None else cast(nn.BatchNorm2d, stage.get_submodule(norm[0]))
+        # a norm with modules inside does more than normalise: timm's have an activation
+        if norm is not None and own is not None and own.track_running_stats and not list(own.children()):
             activation = reader(norm[1], ACTIVATIONS)
             units.append(Unit(name, norm[0], activation[0] if activation else None))
     near = 1e-3 * result.abs().max().clamp_min(1e-6)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ..torture import fuzzing
+from . import fuzzing
 
 
 @pytest.mark.parametrize("each", fuzzing.FORMATS, ids=lambda each: each.title)

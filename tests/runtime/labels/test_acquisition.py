@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cnaps.errors import InputError
-from cnaps.runtime.suggest import STRATEGIES, choose, doubt
+from cnaps.runtime.suggest import STRATEGIES, choose, uncertainty
 
 SURE, TORN, LEANING = [0.98, 0.01, 0.01], [0.48, 0.5, 0.02], [0.6, 0.2, 0.2]
 ROWS = np.array([SURE, TORN, LEANING])
@@ -26,14 +26,14 @@ def test_margin_asks_for_the_torn_and_entropy_for_the_spread() -> None:
 def test_doubt_is_within_nought_and_one(strategy: str) -> None:
     rows = np.random.default_rng(0).dirichlet(np.ones(5), 50)
     rows[0] = [1, 0, 0, 0, 0]
-    scores = doubt(rows, strategy)
+    scores = uncertainty(rows, strategy)
     assert scores.shape == (50,)
     assert (scores >= 0).all()
     assert (scores <= 1).all()
 
 
 def test_uniform_probabilities_are_all_doubt() -> None:
-    assert doubt(np.full((1, 7), 1 / 7))[0] == pytest.approx(1)
+    assert uncertainty(np.full((1, 7), 1 / 7))[0] == pytest.approx(1)
 
 
 def test_a_batch_holds_no_near_duplicates_while_there_is_something_else() -> None:

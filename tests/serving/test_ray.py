@@ -20,7 +20,7 @@ from cnaps.errors import DataError
 from cnaps.runtime.engine import open_engine
 from cnaps.runtime.task import Examples, FittedTask
 from cnaps.runtime.taskfile import write_task
-from cnaps.serving.bulk import Predictor, predict_on_ray, write_parts
+from cnaps.serving.bulk import RayPredictor, predict_on_ray, write_parts
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def _run(*arguments: object) -> None:
 
 def test_a_predictor_answers_a_batch_of_addresses_by_name(place: Path) -> None:
     images = sorted((place / "images").iterdir())[-3:]
-    predictor = Predictor(str(place / "task"), str(place / "model"), top=2)
+    predictor = RayPredictor(str(place / "task"), str(place / "model"), top=2)
     found = predictor({"path": [f"file://{images[0]}", str(place / "nowhere.png"), *map(str, images)]})
     assert [bool(error) for error in found["error"]] == [False, True, False, False, True]
     assert "nowhere.png" in found["error"][1]

@@ -15,7 +15,7 @@ from cnaps import CNAPs, ModelConfig
 from cnaps.data.collection import Collection, write_collection
 from cnaps.nn.backbones import register_backbone
 
-from ..models import random_film, small_backbone
+from ...models import random_film, small_backbone
 
 register_backbone("small-for-streams", lambda: small_backbone(8, 16, 160))
 

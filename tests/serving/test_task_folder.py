@@ -17,7 +17,7 @@ from cnaps.runtime.taskfile import versions_in, write_task
 from cnaps.serving.tasks import TaskFolder
 from cnaps.weights import DEFAULT_MODEL
 
-from .conftest import Server, until
+from ..servers import Server, until
 
 Pictures = dict[str, list[Path]]
 

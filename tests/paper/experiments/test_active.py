@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
 from cnaps import CNAPs, ModelConfig
 from cnaps.cli import main
@@ -19,8 +20,7 @@ from cnaps.paper.learners import FeatureLearner, create_learner, find_learner, l
 from cnaps.paper.learners.prototypes import TrainedProtoNet
 from cnaps.runtime.suggest import STRATEGIES
 
-from ..models import SMALL_BACKBONE
-from .conftest import Digits
+from ...models import SMALL_BACKBONE
 
 PLAN = Plan(("entropy", "diverse"), iterations=3, images=2, start=2, pool=60, targets=8)
 
@@ -32,9 +32,10 @@ def model() -> CNAPs:
 
 
 @pytest.fixture(scope="module")
-def collection(digits: Digits, tmp_path_factory: pytest.TempPathFactory) -> Collection:
+def collection(tmp_path_factory: pytest.TempPathFactory) -> Collection:
     """Thirty images of each digit; even and odd ones are two alphabets, and 8 and 9 are for training."""
-    images, labels = digits
+    data = load_digits()
+    images, labels = (data.images * 255 / 16).astype(np.uint8), data.target
     examples = [(k, f"{k}/{i}", images[i]) for k in range(10) for i in np.flatnonzero(labels == k)[:30]]
     return write_collection(
         tmp_path_factory.mktemp("collections") / "digits",

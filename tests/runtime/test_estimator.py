@@ -337,7 +337,7 @@ def test_prediction_sets_hold_the_true_class_as_often_as_was_asked(default, unse
     assert default.predict_set(images[:3], 0.999).all()  # fifty examples cannot say so much
     default.save(tmp_path / "digits.task")
     again = FewShotClassifier.load(tmp_path / "digits.task")
-    assert again.task_.set_level(0.9) == pytest.approx(default.task_.set_level(0.9), abs=1e-6)
+    assert again.task_.set_levels(0.9) == pytest.approx(default.task_.set_levels(0.9), abs=1e-6)
     with pytest.raises(InputError, match="share between 0 and 1"):
         default.predict_set(images[:1], 90)
     with pytest.raises(InputError, match="fit again"):
@@ -359,7 +359,7 @@ def test_a_pickle_of_twenty_classes_is_smaller_than_a_megabyte(context):
         for other in (again, twin):
             gap = np.abs(other.predict_proba(images[:9]) - classifier.predict_proba(images[:9])).max()
             assert gap < (1e-6 if shots == 4 else 1e-3)
-        assert again.task_.set_level(0.8) == pytest.approx(classifier.task_.set_level(0.8))
+        assert again.task_.set_levels(0.8) == pytest.approx(classifier.task_.set_levels(0.8))
 
 
 def test_joblib_dumps_it_and_takes_it_to_other_processes(default, context, unseen, tmp_path):

@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 
 from cnaps import CNAPs, FewShotClassifier, ModelConfig
 
-from ..models import SMALL_BACKBONE, random_film
+from .models import SMALL_BACKBONE, random_film
 
 Digits = tuple[np.ndarray, np.ndarray]
 SMALL = ModelConfig(backbone=SMALL_BACKBONE, head="cosine", set_encoder_norm="none", image_size=32)

@@ -6,13 +6,15 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from cnaps import FewShotClassifier
 from cnaps.errors import CheckpointError, CnapsError, InputError
-from cnaps.images.inputs import read_pixels
+from cnaps.images.decoding import to_array
 
 
 @pytest.mark.parametrize("head", ["linear", "cosine", "mahalanobis", "ridge"])
@@ -131,20 +133,43 @@ def test_the_onnx_file_reads_raw_pixels_and_knows_its_classes(make_small, contex
         np.testing.assert_allclose(novelty, classifier.novelty(unseen[0][:count]), atol=1e-5)
 
 
-@pytest.mark.parametrize("shape", [(8, 8), (427, 640), (96, 333), (1000, 40)], ids=str)
-def test_the_onnx_file_resizes_as_this_package_does_to_within_a_grey_level(shape, small, context, tmp_path):
-    onnxruntime = pytest.importorskip("onnxruntime")
-    onnx = pytest.importorskip("onnx")
-    classifier = FewShotClassifier(small).fit(*context)
-    classifier.export_onnx(tmp_path / "task.onnx")
-    network = onnx.load(tmp_path / "task.onnx")
+@pytest.fixture(scope="module")
+def resized(make_small, context, tmp_path_factory):
+    """What an exported network makes of pixels before it looks at them, and the size."""
+    onnx, onnxruntime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+    path = tmp_path_factory.mktemp("resized") / "task.onnx"
+    classifier = FewShotClassifier(make_small(image_size=224)).fit(*context)
+    classifier.export_onnx(path)
+    network = onnx.load(path)
     network.graph.output.append(onnx.helper.make_tensor_value_info("normalised", 1, None))
     session = onnxruntime.InferenceSession(network.SerializeToString())
-    pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3), np.uint8)
-    *_, normalised = session.run(None, {"images": pixels.transpose(2, 0, 1)[None]})
     mean, std = classifier.task_.engine.normalisation
-    greys = normalised[0].transpose(1, 2, 0) * std + mean
-    assert abs(greys - read_pixels(pixels, classifier.task_.image_size)).max() <= 1.001
+
+    def run(pixels):
+        normalised = session.run(["normalised"], {"images": pixels.transpose(2, 0, 1)[None]})[0]
+        return normalised[0].transpose(1, 2, 0) * std + mean
+
+    return run, classifier.task_.image_size
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.integers(1, 700), st.integers(1, 700), st.integers(0, 2**32 - 1), st.booleans())
+@example(64, 48, 0, False)  # ties in both passes of Pillow
+@example(1, 1, 0, False)
+@example(1, 4000, 0, True)
+@example(4000, 3, 0, True)
+@example(1700, 1300, 0, False)
+def test_the_onnx_file_resizes_images_of_any_size_as_this_package_does_to_within_a_grey_level(
+    resized, height, width, seed, stark
+):
+    run, size = resized
+    random = np.random.default_rng(seed)
+    pixels = random.integers(0, 256, (height, width, 3), np.uint8)
+    if stark:  # nothing but black and white
+        pixels = pixels // 128 * np.uint8(255)
+    found = run(pixels)
+    assert abs(found - found.round()).max() < 1e-3
+    assert abs(found - to_array(Image.fromarray(pixels), size)).max() <= 1.001
 
 
 def test_calibration_changes_how_sure_it_is_but_not_what_it_says(make_small, context, unseen):

@@ -15,7 +15,7 @@ from cnaps.errors import DataError
 from cnaps.images import archives
 from cnaps.images.archives import open_tree
 
-from .conftest import write_files, write_tar, write_zip
+from ..data.conftest import write_files, write_tar, write_zip
 
 FILES = {"a/1.txt": b"one", "a/2.txt": b"two", "b/3.txt": b"three" * 1000}
 

@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from cnaps import FewShotClassifier
 from cnaps.cli import main
 from cnaps.errors import InputError
-from cnaps.runtime.suggest import CANDIDATES, STRATEGIES, choose, doubt, suggest
+from cnaps.runtime.suggest import CANDIDATES, STRATEGIES, choose, suggest, uncertainty
 
 from .conftest import Digits
 
@@ -42,7 +42,9 @@ def test_a_stream_gives_what_the_whole_pool_at_once_would(
     strategy: str, learned: FewShotClassifier, pool: Digits, embedded: tuple[np.ndarray, np.ndarray]
 ) -> None:
     probabilities, features = embedded
-    seen = np.argsort(-doubt(probabilities), kind="stable")[: 5 * CANDIDATES] if strategy == "diverse" else ...
+    seen = (
+        np.argsort(-uncertainty(probabilities), kind="stable")[: 5 * CANDIDATES] if strategy == "diverse" else ...
+    )
     at_once = choose(probabilities[seen], features[seen], 5, strategy, seed=3)
     found = learned.suggest(pool[0], 5, strategy, seed=3)
     assert [each.index for each in found] == np.arange(len(features))[seen][at_once].tolist()

@@ -42,7 +42,7 @@ from cnaps.paper.learners.prototypes import MatchingNet, ProtoNet, TrainedProtoN
 from cnaps.paper.learners.tadam import Tadam
 from cnaps.paper.learners.versa import Versa
 
-from ..models import SMALL_BACKBONE
+from ...models import SMALL_BACKBONE
 
 UNTRAINED = [entry.name for entry in list_learners() if not entry.trained]
 TRAINED = [entry.name for entry in list_learners() if entry.trained]

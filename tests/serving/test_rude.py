@@ -25,7 +25,7 @@ from cnaps.serving.safety import IN_FLIGHT
 from cnaps.studio.server import create_studio
 from cnaps.weights import DEFAULT_MODEL
 
-from .conftest import ROOT, Server, until
+from ..servers import ROOT, Server, until
 
 Pictures = dict[str, list[Path]]
 

@@ -17,7 +17,7 @@ from PIL import Image
 from cnaps.errors import DataError
 from cnaps.images.decoding import decode, encode, load_image, to_array
 
-from .conftest import encoded, picture
+from ..data.conftest import encoded, picture
 
 
 def half_and_half() -> Image.Image:

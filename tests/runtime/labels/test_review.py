@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from cnaps import FewShotClassifier
+from cnaps.cli import main
 from cnaps.errors import InputError
 from cnaps.maths.left_out import left_out_logits
 from cnaps.maths.statistics import ClassStatistics
@@ -136,3 +138,26 @@ def test_a_task_file_holds_no_examples_to_review(learned: FewShotClassifier, tmp
     learned.save(tmp_path / "digits.task")
     with pytest.raises(InputError, match="no examples"):
         FewShotClassifier.load(tmp_path / "digits.task").review()
+
+
+def test_the_command_names_a_label_that_looks_wrong(
+    tmp_path: Path, context: Digits, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images, labels = context
+    for i, (image, label) in enumerate(zip(images, labels, strict=True)):
+        place = tmp_path / "digits" / str(3 if i == 0 else label)  # a zero among the threes
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(place / f"{i:02d}.png")
+    table = tmp_path / "review.csv"
+    for _ in range(2):  # its own table it may replace
+        with pytest.raises(SystemExit) as left:
+            main(["review", str(tmp_path / "digits"), "--out", str(table)])
+        assert left.value.code == 0
+    said = capsys.readouterr().out
+    assert f"{Path('3') / '00.png'}: labelled 3" in said
+    assert "looks like 0" in said
+    assert "of 30 labels look wrong" in said
+    heading, first, *_ = table.read_text().splitlines()
+    assert heading == "path,label,fit,better,better_fit,suspicious"
+    assert "00.png,3," in first
+    assert first.endswith(",yes")

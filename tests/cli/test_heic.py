@@ -36,7 +36,7 @@ def test_without_the_package_the_hint_names_it(photo: Path, examples, model_fold
     from cnaps.images import decoding
 
     decoding.read_heic.cache_clear()
-    with pytest.raises(DataError, match=r"IMG_0001\.HEIC.*pip install 'cnaps\[heic\]'"):
+    with pytest.raises(DataError, match=r"IMG_0001\.HEIC.*-m pip install pillow-heif"):
         load_image(photo)
     photo.rename(examples / "digit 0" / photo.name)
     code, _, errors = run("fit", examples, photo.parent / "task", "--model", model_folder)
