@@ -246,7 +246,7 @@ def test_each_part_can_be_exported_with_a_free_batch_and_film_as_two_tensors_a_s
 
 @pytest.mark.parametrize("family", BOTH)
 def test_a_model_round_trips_and_can_leave_the_backbone_where_it_is(family, folder, tmp_path):
-    from cnaps.nn.checkpoints import save_model
+    from cnaps.nn.saving import save_model
 
     model = model_of(folder(family))
     images, labels, targets = task(families.size_of(family))
