@@ -24,7 +24,7 @@ from cnaps.paper.experiments.comparison import comparison_report, table_rows
 from cnaps.paper.experiments.continual import continual_report
 from cnaps.paper.experiments.embeddings import embeddings_report
 from cnaps.paper.experiments.reporting import Report, Table
-from cnaps.paper.experiments.scores import Scores
+from cnaps.paper.experiments.scores import Estimate, Scores
 from cnaps.paper.experiments.sizes import sizes_report
 from cnaps.paper.experiments.speed import design_space_report, speed_report
 from cnaps.paper.experiments.trust import trust_report
@@ -41,6 +41,53 @@ def grid_report(data: dict[str, Any]) -> Report:
         cells = ["" if each is None else f"{100 * each['accuracy']:.1f}" for each in found]
         table.rows.append([name, *cells, method["best"]])
     return Report("grid", "How rates were chosen", [], {"grid": table}, {}, data)
+
+
+def unequal_report(data: dict[str, Any]) -> Report:
+    """Recall with and without what a class of few examples is given, and coverage, from benchmarks/unequal.py."""
+    rows, used = data["rows"], str(data["given back"])
+    cases = list(dict.fromkeys(row["case"] for row in rows))
+    sets = {part: {row["data set"] for row in rows if row["part"] == part} for part in ("unseen", "validation")}
+
+    def mean(part: str, case: str, kind: str, key: str, place: int, name: str | None = None) -> Estimate:
+        found = [r for r in rows if (r["part"], r["case"]) == (part, case) and name in (None, r["data set"])]
+        return Estimate.of([row[kind][key][place] for row in found])
+
+    columns = ["examples", "few, without", "few, with", "all, without", "all, with", "tasks"]
+    tables = {}
+    for part in sets:
+        table = Table(f"Recall of the classes of fewest examples, and of all, in percent: {part}", columns)
+        for case in cases:
+            found = [mean(part, case, "given", key, place) for place in (0, 1) for key in ("0.0", used)]
+            if found[0].count:
+                table.rows.append([case, *map(str, found), found[0].count])
+        tables[f"recall {part}"] = table
+    coverages = list(rows[0]["sets"])
+    titles = [f"{float(coverage):.0%}" for coverage in coverages]
+    for part in sets:
+        columns = ["examples", *titles, *[f"few, {title}" for title in titles], "classes in a set, 90%"]
+        table = Table(f"How often, in percent, prediction sets hold the true class: {part}", columns)
+        for case in cases:
+            held = [mean(part, case, "sets", key, place) for place in (1, 0) for key in coverages]
+            size = mean(part, case, "sets", "0.9", 2)
+            if size.count:
+                table.rows.append([case, *map(str, held), f"{size.mean:.2f}"])
+        tables[f"sets {part}"] = table
+    each = Table("The same by data set, tasks by the protocol: unseen", ["data set", *titles, "classes in a set, 90%"])
+    for name in sorted(sets["unseen"]):
+        held = [mean("unseen", "Meta-Dataset", "sets", key, 1, name) for key in coverages]
+        size = mean("unseen", "Meta-Dataset", "sets", "0.9", 2, name)
+        each.rows.append([name, *map(str, held), f"{size.mean:.2f}"])
+    shares = list(rows[0]["given"])
+    choice = Table("Accuracy in percent over all classes by how much is given: validation", ["examples", *shares])
+    for case in (case for case in cases if case[:2] != "5 " or case == "5 beside 20"):
+        found = [mean("validation", case, "given", share, 1) for share in shares]
+        if found[0].count:
+            choice.rows.append([case, *[f"{100 * each.mean:.1f}" for each in found]])
+    tables = {"sets": tables["sets unseen"], "recall": tables["recall unseen"], "by data set": each,
+              "sets validation": tables["sets validation"], "recall validation": tables["recall validation"],
+              "choice": choice}  # fmt: skip
+    return Report("unequal", "Unequal numbers of examples, and prediction sets", [], tables, {}, data)
 
 
 # The kind of a result is what its name begins with.
@@ -63,6 +110,7 @@ KINDS: dict[str, Callable[[dict[str, Any]], Report]] = {
     "active": active_report,
     "trust": trust_report,
     "grid": grid_report,
+    "unequal": unequal_report,
 }
 
 
@@ -83,7 +131,7 @@ PAGES = (
     Page("speed", "How fast is it?", ("speed", "design-space")),
     Page("steps", "Does it learn on without forgetting?", ("continual",)),
     Page("labels", "Does it know which labels help?", ("active",)),
-    Page("trust", "How far can answers be trusted?", ("trust",)),
+    Page("trust", "How far can answers be trusted?", ("trust", "unequal")),
     Page("embeddings", "What do the adaptation networks see?", ("embeddings",)),
     Page("paper", "The paper's own model", ("paper",)),
 )

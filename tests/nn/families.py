@@ -28,6 +28,10 @@ FAMILIES: dict[str, Any] = {
     "convnext": lambda: hf.ConvNextConfig(**STAGES, layer_scale_init_value=0.5),
     "convnextv2": lambda: hf.ConvNextV2Config(**STAGES),
     "siglip": lambda: hf.SiglipVisionConfig(**TOKENS),
+    "aimv2": lambda: hf.Aimv2VisionConfig(**TOKENS),  # RMS norms
+    "bit": lambda: hf.BitConfig(  # group norms
+        embedding_size=32, hidden_sizes=[32, 32, 64, 64], depths=[1, 1, 1, 1], num_groups=8
+    ),
     "clip": lambda: hf.CLIPVisionConfig(**TOKENS),
     "resnet": lambda: hf.ResNetConfig(
         embedding_size=8, hidden_sizes=[8, 16, 32], depths=[1, 1, 2], layer_type="basic"

@@ -121,7 +121,7 @@ def test_a_zip_of_the_first_version_is_read(project: Project) -> None:
     with zipfile.ZipFile(file, "w") as old:
         old.writestr("project.json", json.dumps(project.describe()))
         for key in project.images:
-            old.write(project.original(key), f"images/{key}")
+            old.write(project.files.original(key), f"images/{key}")
     with new_project() as other:
         read_zip(other, file, no_task)
         assert summary(other) == summary(project)

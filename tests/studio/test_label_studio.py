@@ -20,7 +20,7 @@ from cnaps.runtime.label_studio import Addresses, Config
 from cnaps.studio.label_studio import create_backend
 from cnaps.weights import DEFAULT_MODEL
 
-from .conftest import until
+from ..servers import until
 
 Pictures = dict[str, list[Path]]
 INTERFACE = (
@@ -64,7 +64,7 @@ def backend(tmp_path: Path, root: Path) -> Iterator[TestClient]:
 
 
 def labels(client: TestClient) -> dict[str, int]:
-    return {name: len(keys) for name, keys in client.app.state.learner.project.plan().classes.items()}  # type: ignore[attr-defined]
+    return {name: len(keys) for name, keys in client.app.state.learner.project.contents().classes.items()}  # type: ignore[attr-defined]
 
 
 def suggest(client: TestClient, *addresses: Any) -> list[str | None]:
@@ -167,9 +167,18 @@ class Studio(BaseHTTPRequestHandler):
             self.send_header("Location", "/data/upload/7/a.png")
             self.end_headers()
             return
-        right = self.headers.get("Authorization") == "Token right"
+        right = self.headers.get("Authorization") in ("Token right", "Bearer short-lived")
         body = self.files.get(self.path, b"") if right else b""
         self.send_response(200 if body else 404 if right else 401)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_POST(self) -> None:
+        sent = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        right = self.path == "/api/token/refresh" and sent == {"refresh": "personal.access.token"}
+        body = b'{"access": "short-lived"}' if right else b"{}"
+        self.send_response(200 if right else 401)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -207,6 +216,17 @@ def test_the_named_host_is_asked_with_its_token_and_no_other(host: str, pictures
         Addresses(host=host, token="wrong").read("/data/upload/7/a.png")
     with pytest.raises(InputError, match="is no address"):
         Addresses(host="ftp://x")
+
+
+def test_a_personal_access_token_is_exchanged_for_one_that_lasts_for_minutes(
+    host: str, pictures: Pictures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    addresses, image = Addresses(host=host, token="personal.access.token"), pictures["pizza"][0].read_bytes()
+    assert addresses.read("/data/upload/7/a.png") == image
+    with pytest.raises(DataError, match="answers 401"):
+        Addresses(host=host, token="some.other.token").read("/data/upload/7/a.png")
+    monkeypatch.setattr(Studio, "do_POST", None)  # it is not asked for again
+    assert addresses.read("/data/upload/7/a.png") == image
 
 
 def test_what_an_event_does_not_say_is_asked_for(host: str, tmp_path: Path) -> None:
@@ -267,3 +287,68 @@ def test_only_choices_that_the_interface_has_are_suggested() -> None:
     config = Config.parse(INTERFACE)
     assert config.result(["lion", "panda"], [0.9, 0.1])["result"][0]["value"] == {"choices": ["panda"]}
     assert config.result(["lion"], [1.0]) == {"result": [], "score": 0.0}
+
+
+RECORDED = json.loads((Path(__file__).parent / "recorded" / "label-studio.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def served(tmp_path: Path, pictures: Pictures) -> Path:
+    """Images where the recorded requests say that they lie."""
+    for request in RECORDED["requests"]:
+        for task in [*request["body"].get("tasks", []), request["body"].get("task")]:
+            if not isinstance(task, dict) or "data" not in task:
+                continue
+            address = task["data"]["picture"]
+            name = address.removeprefix("/data/local-files/?d=").removeprefix("/data/")
+            kind = next((kind for kind in ("panda", "pizza") if kind in name), "watch")
+            place = tmp_path / "served" / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(pictures[kind][sum(map(ord, name)) % 14].read_bytes())
+    return tmp_path / "served"
+
+
+def test_what_a_real_label_studio_asked_is_answered_as_it_wants(tmp_path: Path, served: Path) -> None:
+    """Connected, labelled, changed, deleted, skipped, asked for suggestions, trained: as it was recorded."""
+    app = create_backend(tmp_path / "project", DEFAULT_MODEL, Addresses(served))
+    after: list[dict[str, int]] = []
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        for request in RECORDED["requests"]:
+            body, path = request["body"], request["path"]
+            if path.endswith("/predict"):
+                until(lambda: client.app.state.learner.fitted is not None)  # type: ignore[attr-defined]
+            answer = client.request(request["method"], path, headers=request["headers"], json=body or None)
+            assert answer.status_code in (200, 201), f"{path} {body.get('action')}: {answer.text}"
+            found = answer.json()
+            if path.endswith("/health"):
+                assert found["status"] == "UP"
+            elif path.endswith("/setup"):
+                assert isinstance(found["model_version"], str)
+            elif path.endswith("/versions"):
+                assert found["versions"] == [client.get("/label-studio/health").json()["model_version"]]
+            elif path.endswith("/predict"):
+                assert len(found["results"]) == len(body["tasks"])
+                for each in found["results"]:
+                    assert each["result"][0]["value"]["choices"][0] in ("panda", "pizza", "watch")
+            after.append(labels(client))
+    actions = [request["body"].get("action") for request in RECORDED["requests"]]
+    assert after[actions.index("ANNOTATION_UPDATED") - 1] == {"panda": 3, "pizza": 3}
+    assert after[actions.index("ANNOTATION_UPDATED")] == {"panda": 2, "pizza": 4}
+    first, last = (i for i, action in enumerate(actions) if action == "ANNOTATIONS_DELETED")
+    assert after[first - 1] == {"panda": 3, "pizza": 3, "watch": 1}
+    assert after[first] == {"panda": 3, "pizza": 3}
+    assert after[last - 1] == {"panda": 3, "pizza": 3, "watch": 1}
+    assert after[last] == {"panda": 2, "pizza": 3, "watch": 1}
+    assert after[actions.index("TASKS_DELETED")] == {"panda": 1, "pizza": 3, "watch": 1}
+    assert after[actions.index("ANNOTATIONS_CREATED")] == {"panda": 3, "pizza": 4, "watch": 1}
+
+
+def test_what_label_studio_exported_becomes_examples(tmp_path: Path, served: Path) -> None:
+    exported = tmp_path / "export.json"
+    exported.write_text(json.dumps(RECORDED["export"]))
+    with pytest.raises(SystemExit) as ended:
+        main(["label-studio", "import", str(exported), str(tmp_path / "examples.csv"), "--images", str(served),
+              "--field", "picture"])  # fmt: skip
+    assert not ended.value.code
+    kinds = [label for _, label in find_examples(tmp_path / "examples.csv")]
+    assert sorted(kinds) == ["panda"] * 2 + ["pizza"] * 3 + ["watch"]

@@ -6,7 +6,6 @@ graphs, without weights: those are put in when the bundle is opened, folded from
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import warnings
@@ -99,7 +98,7 @@ def make_graphs(model: CNAPs) -> dict[str, bytes]:
     with torch.no_grad():
         modules = [("stem", fold(backbone.stem, backbone.stem_units))]
         modules += [
-            (f"stages.{i}", fold(model._unadapted(i), units)) for i, units in enumerate(backbone.stage_units)
+            (f"stages.{i}", fold(model.unadapted(i), units)) for i, units in enumerate(backbone.stage_units)
         ]
         for i, (place, module) in enumerate(modules):
             outputs = [f"{place}.map", f"{place}.pooled"]
@@ -272,16 +271,7 @@ def _named(units: Sequence[Any]) -> list[tuple[str, Any]]:
 
 
 def _lora_places(model: CNAPs) -> dict[str, int]:
-    if model.shared is None:
+    if model.lora is None:
         return {}
-    places, number = {}, 0
-    for stage, names in enumerate(model.shared.names):
-        for name in names:
-            places[f"stages.{stage}.{name}"] = number
-            number += 1
-    return places
-
-
-def bundle_bytes(model: CNAPs) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The bundle of a model in memory."""
-    return json.loads(json.dumps(describe(model))), make_graphs(model)
+    places = [f"stages.{stage}.{name}" for stage, names in enumerate(model.lora.names) for name in names]
+    return {place: number for number, place in enumerate(places)}

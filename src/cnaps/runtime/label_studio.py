@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
+import math
 import re
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +25,7 @@ from cnaps.files import parse_json, read_bytes
 LARGEST = 20_000_000  # bytes of an image
 _LOCAL = "/data/local-files/"
 _SECONDS = 20.0
+_ACCESS = 120.0  # seconds for which an access token is used; Label Studio's last for five minutes
 _MOST = 200_000_000  # bytes of an export
 
 
@@ -116,6 +120,7 @@ class Addresses:
 
     def __init__(self, root: Path | None = None, host: str | None = None, token: str | None = None) -> None:
         self.root, self.host, self._token = root, (host or "").rstrip("/"), token
+        self._access = -math.inf, ""  # when it was made, and the token that lasts for minutes
         if root is not None and not root.is_dir():
             raise InputError(f"there is no folder {root}")
         if self.host and not re.fullmatch(r"https?://[^/\s?#@]+(/[^\s?#]*)?", self.host):
@@ -156,8 +161,26 @@ class Addresses:
 
     def ask(self, path: str) -> bytes:
         """What the host answers for a path on it; it may not send elsewhere."""
-        headers = {"Authorization": f"Token {self._token}"} if self._token else {}
-        request = urllib.request.Request(f"{self.host}{path}", headers=headers)
+        return self._ask(path, {"Authorization": self._authorization()} if self._token else {})
+
+    def _authorization(self) -> str:
+        """Personal access tokens, which are JWTs, are good for getting others that last for minutes."""
+        assert self._token is not None
+        if self._token.count(".") != 2:
+            return f"Token {self._token}"
+        made, access = self._access
+        if time.monotonic() - made > _ACCESS:
+            sent = json.dumps({"refresh": self._token}).encode()
+            answer = self._ask("/api/token/refresh", {"Content-Type": "application/json"}, sent)
+            try:
+                access = values.text(parse_json(answer.decode("utf-8"))["access"], "the token")
+            except (ValueError, LookupError, TypeError) as error:
+                raise DataError("Label Studio gives no access for the token in LABEL_STUDIO_API_KEY") from error
+            self._access = time.monotonic(), access
+        return f"Bearer {access}"
+
+    def _ask(self, path: str, headers: dict[str, str], sent: bytes | None = None) -> bytes:
+        request = urllib.request.Request(f"{self.host}{path}", sent, headers)
         most = _MOST if path.startswith("/api/") else LARGEST
         try:
             with urllib.request.build_opener(_Stay).open(request, timeout=_SECONDS) as answer:

@@ -23,7 +23,7 @@ from cnaps.files import atomic_path, parse_json
 from cnaps.maths.heads import Head
 from cnaps.maths.statistics import RANK, ClassStatistics, in_shared_basis, strongest
 from cnaps.runtime.engine import Engine, open_engine
-from cnaps.runtime.task import FittedTask
+from cnaps.runtime.task import Fits, FittedTask
 from cnaps.weights import list_models
 
 FORMAT, VERSION = "cnaps-task", 3  # 1: scatter without a basis; 2: no class weights; both are still read
@@ -42,7 +42,7 @@ def write_task(path: str | os.PathLike[str], task: FittedTask) -> None:
     if statistics.scatter is not None:
         tensors |= pack_scatter(task.engine.head, statistics)
     if task.fits is not None:
-        tensors["fits"] = task.fits
+        tensors |= {"fits": task.fits.values, "fit_classes": task.fits.labels.astype(np.float32)}
     tensors = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
     about: dict[str, Any] = {
         "classes": task.names,
@@ -160,8 +160,12 @@ def check_task(about: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
     values.number(about.get("calibration", 0.0), "the calibration", -3, 3)
     if about.get("threshold") is not None:
         values.number(about["threshold"], "the threshold", 0, 2)
-    if "fits" in tensors and not ((tensors["fits"] >= 0) & (tensors["fits"] <= 1)).all():
-        raise ValueError("fits of examples that are no probabilities")
+    if "fits" in tensors:
+        fits, of = tensors["fits"], tensors.get("fit_classes", np.zeros(len(tensors["fits"])))
+        if fits.ndim != 1 or not ((fits >= 0) & (fits <= 1)).all():
+            raise ValueError("fits of examples that are no probabilities")
+        if of.shape != fits.shape or not np.isin(of, np.arange(len(about["classes"]))).all():
+            raise ValueError("fits of examples of other classes")
     if (tensors["counts"] <= 0).any():
         raise ValueError("a class of no images")
     for weight in values.items(about.get("prior", []), "the weights of classes"):
@@ -194,7 +198,10 @@ def _rebuild(engine: Engine, about: dict[str, Any], tensors: dict[str, np.ndarra
     embedding = tensors["task_embedding"].astype(np.float64)
     film = tensors["film"].astype(np.float32)
     prior = np.array(about["prior"], np.float64) if "prior" in about else None
-    more = about.get("threshold"), about.get("calibration", 0.0), prior, tensors.get("fits")
+    fits = None  # files of earlier versions do not say of which class examples were, so they say nothing here
+    if "fit_classes" in tensors:
+        fits = Fits(tensors["fits"].astype(np.float64), tensors["fit_classes"].astype(np.int64))
+    more = about.get("threshold"), about.get("calibration", 0.0), prior, fits
     return FittedTask(engine, names, film, statistics, embedding, about["seen"], size, *more)
 
 

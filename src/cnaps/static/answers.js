@@ -110,6 +110,7 @@ $("#answers-files").addEventListener("change", (event) => {
   event.target.value = "";
   classify(files);
 });
+if (matchMedia("(hover: none) and (pointer: coarse)").matches) $("#answers-files").webkitdirectory = false; // telephones have no folders
 $("#answers-pick").addEventListener("click", () => $("#answers-files").click());
 $("#answers-folder").addEventListener("submit", async (event) => {
   event.preventDefault();

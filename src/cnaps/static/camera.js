@@ -9,7 +9,7 @@ let stream = null, watching = false, series = null;
 
 export async function openCamera(place = "test") {
   try {
-    stream = await navigator.mediaDevices.getUserMedia({ video: { width: 640, height: 480 } });
+    stream = await navigator.mediaDevices.getUserMedia({ video: { width: 640, height: 480, facingMode: "environment" } });
   } catch (error) {
     return toast(error.name === "NotAllowedError" ? "The camera was refused: allow it for this page in the browser, then try again."
       : "No camera can be used here. Is there one, or is another program using it?", { kind: "bad" });
@@ -79,4 +79,5 @@ $("#camera").addEventListener("close", () => { clearInterval(series); for (const
 $("#shoot").addEventListener("click", (event) => { if (event.detail === 0) shoot(); });
 $("#shoot").addEventListener("pointerdown", () => { shoot(); series = setInterval(shoot, 350); });
 for (const event of ["pointerup", "pointerleave", "pointercancel"]) $("#shoot").addEventListener(event, () => clearInterval(series));
+$("#shoot").addEventListener("contextmenu", (event) => event.preventDefault()); // what a finger that stays would open
 $("#later").addEventListener("click", countDown);

@@ -39,7 +39,7 @@ export function drawTeach() {
     name.title = entry.name;
     $("[data-all]", card).hidden = images.length < 2;
     thumbs($("ul", card), images, (image) => odd.has(image.id) ? ", label looks wrong: see Review" : "");
-    text($(".hint", card), entry.learned ? `${plural(entry.learned[1], "example")} learned elsewhere` : images.length ? "" : "Drop images here, paste, or add some.");
+    text($(".hint", card), entry.learned ? `${plural(entry.learned[1], "example")} learned elsewhere` : images.length ? "" : "Add images, take some with the camera, or drop or paste them here.");
   });
 }
 

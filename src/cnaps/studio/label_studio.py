@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from cnaps import values
@@ -21,10 +20,8 @@ from cnaps.errors import CnapsError, DataError, InputError
 from cnaps.files import parse_json
 from cnaps.runtime.engine import open_engine
 from cnaps.runtime.label_studio import Addresses, Config, choice_of
-from cnaps.serving.access import AccessLog
-from cnaps.serving.app import Batcher, add_prediction, explain_input
+from cnaps.serving.app import Batcher, add_prediction, guarded_app
 from cnaps.serving.decoding import Decoder
-from cnaps.serving.safety import Guard
 from cnaps.studio.description import POOL
 from cnaps.studio.engine import Learner
 from cnaps.studio.server import explain
@@ -58,14 +55,10 @@ def create_backend(
         decoder.close()
         project.close()
 
-    app = FastAPI(title="cnaps", docs_url=None, redoc_url=None, lifespan=lifespan)
+    app = guarded_app("cnaps", lifespan, token, access_log)
     app.state.learner = learner
-    app.add_middleware(Guard, token=token)
-    if access_log:
-        app.add_middleware(AccessLog, style=access_log)
     app.add_exception_handler(CnapsError, explain)
     app.add_exception_handler(ValueError, explain)  # what was sent is not what it should be
-    app.add_exception_handler(RequestValidationError, explain_input)
     batcher = add_prediction(app, lambda: learner.fitted, decoder, max_waiting)
     app.include_router(_routes(learner, addresses, batcher))
     return app
@@ -73,7 +66,7 @@ def create_backend(
 
 def _routes(learner: Learner, addresses: Addresses, batcher: Batcher) -> APIRouter:
     routes = APIRouter(prefix="/label-studio")
-    project, decoder = learner.project, learner.project.decoder
+    project, decoder = learner.project, learner.project.files.decoder
 
     def version() -> str:
         known = learner.fitted
@@ -83,6 +76,11 @@ def _routes(learner: Learner, addresses: Addresses, batcher: Batcher) -> APIRout
     async def health() -> dict[str, str]:
         """That it is there."""
         return {"status": "UP", "model_class": "cnaps", "model_version": version()}
+
+    @routes.get("/versions")
+    async def versions() -> dict[str, list[str]]:
+        """The one that answers now."""
+        return {"versions": [version()]}
 
     @routes.post("/setup")
     async def setup(request: Request) -> dict[str, str]:
@@ -103,7 +101,7 @@ def _routes(learner: Learner, addresses: Addresses, batcher: Batcher) -> APIRout
         def read(task: Mapping[str, Any]) -> Any:
             try:
                 data = addresses.read(_address(task, config))
-                return decoder.decode(data, known.image_size if known else None).pixels
+                return decoder.pixels(data, known.image_size if known else None)
             except CnapsError:
                 return None
 
@@ -144,15 +142,18 @@ def _routes(learner: Learner, addresses: Addresses, batcher: Batcher) -> APIRout
         action = body.get("action")
         if action in ("ANNOTATION_CREATED", "ANNOTATION_UPDATED", "ANNOTATIONS_CREATED"):
             config = Config.parse(_part(body, "project").get("label_config"))
-            annotation = _part(body, "annotation")
-            task = body.get("task") if isinstance(body.get("task"), Mapping) else None
-            if choice_of(annotation, config.control) is None:
-                _forget(project, [annotation.get("id")])  # skipped, or several at once
-                return {"learned": 0}
-            task = task or _ask_task(addresses, annotation)
-            return learn([{**task, "annotations": [annotation]}], config)
-        if action == "ANNOTATIONS_DELETED":
-            _forget(project, [each.get("id") for each in _listed(body, "annotations")])
+            known = {str(task.get("id")): task for task in _one_or_more(body, "task")}
+            chosen = []
+            for annotation in _one_or_more(body, "annotation") or [_part(body, "annotation")]:
+                if choice_of(annotation, config.control) is None:
+                    _forget(project, annotation)  # skipped, or several at once
+                else:
+                    task = known.get(str(annotation.get("task"))) or _ask_task(addresses, annotation)
+                    chosen.append({**task, "annotations": [annotation]})
+            return learn(chosen, config)
+        if action in ("ANNOTATIONS_DELETED", "TASKS_DELETED"):
+            for gone in _listed(body, "annotations" if action == "ANNOTATIONS_DELETED" else "tasks"):
+                _forget(project, gone if action == "ANNOTATIONS_DELETED" else {"task": gone.get("id")})
         if action == "START_TRAINING" and addresses.host:
             about = _part(body, "project")
             number = values.count(about.get("id"), "the number of a project", 1)
@@ -188,6 +189,12 @@ def _part(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found
 
 
+def _one_or_more(body: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    """Events of many annotations hold a list where those of one hold a table."""
+    found = body.get(name)
+    return [each for each in (found if isinstance(found, list) else [found]) if isinstance(each, Mapping)]
+
+
 def _address(task: Mapping[str, Any], config: Config) -> str:
     data = task.get("data")
     address = data.get(config.field) if isinstance(data, Mapping) else None
@@ -218,8 +225,8 @@ def _take(
         data = addresses.read(_address(task, config))
     except DataError:
         return False
-    _forget(project, [annotation.get("id")])  # its class, or its image, may be another one now
-    name, place = _name(annotation.get("id")), project.add_class(choice)
+    _forget(project, annotation)  # its class, or its image, may be another one now
+    name, place = f"task-{task.get('id')} annotation-{annotation.get('id')}", project.add_class(choice)
     report = project.add([(name, data)], place)
     if report["known"]:  # under the name of an annotation that is gone
         known = [key for key, entry in project.images.items() if entry["name"] == report["known"][0]]
@@ -228,12 +235,8 @@ def _take(
     return not report["refused"]
 
 
-def _forget(project: Project, annotations: Iterable[Any]) -> None:
-    """Images whose annotations are gone become unlabelled."""
-    names = {_name(each) for each in annotations}
+def _forget(project: Project, gone: Mapping[str, Any]) -> None:
+    """Images of an annotation, or of all annotations of a task, become unlabelled."""
+    part = f"annotation-{gone['id']}" if "id" in gone else f"task-{gone.get('task')}"
     with project.lock:
-        project.move([key for key, entry in project.images.items() if entry["name"] in names], POOL)
-
-
-def _name(annotation: Any) -> str:
-    return f"annotation-{annotation}"
+        project.move([key for key, entry in project.images.items() if part in entry["name"].split()], POOL)

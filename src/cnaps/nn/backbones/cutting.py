@@ -104,7 +104,10 @@ def _cut(
     later = [call for call in calls if call.start > chain[-1].end]
     tail = next(_ways(chain[-1].output, later, wanted), None)
     if tail is None:
-        raise InputError(f"a {type(network).__name__} cannot be cut into stages: how it pools is not known")
+        raise InputError(
+            f"a {type(network).__name__} cannot be cut into stages: how it pools is not known; give its stem and "
+            "stages to a Backbone of your own (docs/own-backbone.md)"
+        )
     before = _back(chain[0].input, calls, images)
     stem = _Stem(image_size, *([_Head(network, [*chain, *later], states)] if before is None else before))
     groups = _groups(chain)
@@ -253,6 +256,7 @@ _BETWEEN: dict[str, Callable[[Tensor], Tensor]] = {
     "mean of map": lambda x: x.mean((2, 3)),
     "mean of tokens": lambda x: x.mean(1),
     "mean of patches": lambda x: x[:, 1:].mean(1),
+    "mean of patches behind registers": lambda x: x[:, 5:].mean(1),  # the class token and four of them
     "mean of map, channels last": lambda x: x.mean((1, 2)),
     "flat": lambda x: x.flatten(1),
     "mean before patches": lambda x: torch.cat([x.mean((2, 3))[:, :, None], x.flatten(2)], 2).transpose(1, 2),
