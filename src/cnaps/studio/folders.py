@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cnaps.errors import DataError, InputError
 from cnaps.images.finding import find_examples
-from cnaps.studio.description import FOLDERS, MAX_CLASSES, MAX_IMAGES, parse
+from cnaps.studio.description import FOLDERS, MAX_CLASSES, MAX_IMAGES, class_name, parse
 from cnaps.studio.store import Project, Upload, is_empty
 
 
