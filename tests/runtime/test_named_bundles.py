@@ -27,7 +27,8 @@ KINDS = ("vit", "convnext", "aimv2", "bit", "resnet")
 
 
 @pytest.fixture(
-    scope="module", params=[each if each == "vit" else pytest.param(each, marks=pytest.mark.slow) for each in KINDS]
+    scope="module",
+    params=[each if each == "vit" else pytest.param(each, marks=pytest.mark.slow) for each in KINDS],
 )
 def shipped(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a bundle made by `cnaps ship` of a model with random weights."""
