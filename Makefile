@@ -59,7 +59,9 @@ oldest:
 	$(OLDEST)/bin/python tests/packaging/oldest.py > $(OLDEST)/oldest.txt
 	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check -r $(OLDEST)/oldest.txt pytest hypothesis httpx -e .
 	CNAPS_THREADS=1 OMP_NUM_THREADS=1 $(OLDEST)/bin/pytest -m 'not slow' tests/properties tests/compatibility \
-	  tests/classifier tests/data tests/nn --ignore tests/classifier/test_estimator.py tests/studio/test_store.py tests/studio/test_safety.py -k 'not export and not onnx and not ship'
+	  tests/runtime tests/cli/test_classify.py tests/cli/test_answers.py tests/images tests/data tests/nn \
+	  tests/studio/test_store.py tests/serving/test_safety.py \
+	  --ignore tests/runtime/test_estimator.py --ignore tests/runtime/test_hub.py -k 'not export and not onnx and not ship'
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -122,7 +124,7 @@ VALID_FEATURES := --tasks 6 --max-context 100 --outside 3
 default-model: collections
 	$(BIN)/cnaps train configs/cnaps-lite0.toml --run runs/cnaps-lite0 --processes 2
 	$(BIN)/cnaps train configs/cnaps-lite0-taught.toml --run runs/cnaps-lite0-taught --processes 2
-	$(BIN)/cnaps ship runs/cnaps-lite0-taught/last runs/cnaps-lite0-96 --average runs/cnaps-lite0/last --shared 0.85
+	$(BIN)/cnaps ship runs/cnaps-lite0-taught/last runs/cnaps-lite0-96 --average runs/cnaps-lite0/last --lora 0.85
 	$(BIN)/cnaps train configs/cnaps-lite0-sizes.toml --run runs/sizes-1 --processes 2
 	$(BIN)/python tools/interpolate.py runs/cnaps-lite0-96 runs/sizes-1/last 0.4 runs/between --large 0.5 --last 1.6
 	mkdir -p out/features
@@ -165,14 +167,14 @@ ONE_PASS := cnaps cnaps-no-ar cnaps-no-film cnaps-linear simple-cnaps protonet-t
 STEPPED := fomaml proto-maml
 BLOCKS := all last
 RUNS := runs/comparison
-LORA := --set model.shared_rank=8
+LORA := --set model.lora_rank=8
 SET_simple-cnaps := --set loss.temperature=50
 SET_protonet-trained := $(LORA)
 SET_matchingnet-trained := $(LORA)
 # each step from the paper's model (cnaps-linear) to the default one
 SET_cnaps-ridge := --set model.features=last --set model.spread=false
 SET_cnaps-lora := $(LORA)
-SET_cnaps-taught := $(LORA) --set teacher.weight=1.0 --set 'teacher.collections=["ilsvrc_2012","tiny_imagenet","caltech101"]'
+SET_cnaps-taught := $(LORA) --set distillation.weight=1.0 --set 'distillation.collections=["ilsvrc_2012","tiny_imagenet","caltech101"]'
 # theta trained too, at a rate of its own; phi's is that of the others. The second with batch statistics for the first half
 # of its tasks only.
 SET_cnaps-joint := --set theta.mode=joint --set theta.learning_rate=1e-4
@@ -323,7 +325,7 @@ paper: paper-collections
 	$(call PAPER_RUN,warm-start,--set init.backbone=random --set theta.mode=warm-start \
 	  --set theta.warm_start_tasks=$$(( $(TRAIN_$(BUDGET)) / 2 )))
 	$(BIN)/cnaps evaluate $(addprefix $(PAPER)/,$(filter-out tiny_imagenet,$(TESTED))) --model runs/paper/film+ar/best \
-	  --unseen $(UNSEEN) --beside paper --tasks $(TEST_$(BUDGET)) --name paper --title "The paper's own model" --out out/paper \
+	  --unseen $(UNSEEN) --published --tasks $(TEST_$(BUDGET)) --name paper --title "The paper's own model" --out out/paper \
 	  --learners cnaps=runs/paper/film+ar/best,cnaps-no-ar=runs/paper/film/best,cnaps-no-film=runs/paper/none/best,cnaps@ilsvrc-only=runs/paper/ilsvrc-only/best,cnaps@joint=runs/paper/joint/best,cnaps@warm-start=runs/paper/warm-start/best,logreg,protonet
 
 # In this order, so that what others need comes first; MINUTES ends it in time (a training or an evaluation that was cut off

@@ -12,7 +12,7 @@ from cnaps.images.inputs import stream
 from cnaps.runtime.engine import open_engine
 from cnaps.runtime.task import Examples, FittedTask
 from cnaps.runtime.taskfile import write_task
-from cnaps.serving.bulk import Predictor
+from cnaps.serving.bulk import RayPredictor
 
 IMAGES = 192
 
@@ -36,7 +36,7 @@ def main() -> None:
         examples = Examples.read(files[:20], ["a", "b", "c", "d"] * 5, model.image_size)
         fitted = FittedTask.learn(open_engine(model), examples)
         write_task(Path(name) / "task", fitted)
-        predictor = Predictor(str(Path(name) / "task"))
+        predictor = RayPredictor(str(Path(name) / "task"))
         plain = cost(lambda: list(fitted.predict(files)))
         there = cost(lambda: predictor({"path": [str(file) for file in files]}))
         decoding = cost(lambda: list(stream(files, model.image_size)))

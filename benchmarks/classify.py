@@ -91,7 +91,8 @@ import sys
 from pathlib import Path
 import cnaps.cli
 lap("command line")
-from cnaps.runtime.task import Examples, FittedTask, choose_size
+from cnaps.runtime.examples import Examples, choose_size
+from cnaps.runtime.task import FittedTask
 from cnaps.runtime.engine import open_engine
 from cnaps.images.finding import find_examples, find_images
 model = open_engine("cnaps-lite0")

@@ -21,7 +21,7 @@ from cnaps.runtime.novelty import STRANGE
 from cnaps.runtime.task import Examples, FittedTask
 from cnaps.serving.decoding import Decoder
 from cnaps.studio.engine import UNSURE, Learner
-from cnaps.studio.store import Plan, Project
+from cnaps.studio.store import Contents, Project
 from cnaps.weights import DEFAULT_MODEL
 
 WAYS, SHOTS, TESTED = 10, 10, 10
@@ -40,7 +40,7 @@ class Watched(Learner):
 
     answered = 0.0
 
-    def _conclude(self, plan: Plan, *, thorough: bool) -> None:
+    def _conclude(self, plan: Contents, *, thorough: bool) -> None:
         super()._conclude(plan, thorough=thorough)
         self.answered = self.answered or time.thread_time()
 

@@ -61,7 +61,7 @@ def features(
     if kept.is_file():
         with np.load(kept) as file:
             return dict(file)
-    found = {}
+    found: dict[str, np.ndarray] = {}
     for case, *sides in tasks(collection, split, index, unequal):
         pixels = [np.asarray(collection.read([row for each in side for row in each], size=SIZE)) for side in sides]
         labels = [np.repeat(np.arange(len(side)), [len(each) for each in side]) for side in sides]

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 from tests import models  # noqa: F401  registers the small one
+from tests.digits import context, default, digits, folders, huge_png, make_small, small, small_folder, unseen
+
+__all__ = ["context", "default", "digits", "folders", "huge_png", "make_small", "small", "small_folder", "unseen"]
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 

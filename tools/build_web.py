@@ -60,7 +60,7 @@ def _lora(bundle: Bundle) -> dict[str, np.ndarray]:
         if "lora" in how:
             norm, theta = how["norm"], bundle._theta
             scale = theta[f"{norm}.weight"] / np.sqrt(theta[f"{norm}.running_var"] + np.float32(how["eps"]))
-            parts = {part: _half(bundle._state[f"shared.{part}.{how['lora']}"]) for part in ("outer", "inner")}
+            parts = {part: _half(bundle._state[f"lora.{part}.{how['lora']}"]) for part in ("outer", "inner")}
             found |= {f"lora/{conv}/{part}": value for part, value in {**parts, "scale": scale}.items()}
     return found
 
@@ -126,9 +126,9 @@ def build() -> Path:
     if npm is None:
         sys.exit("the page is built by npm, which is not here: install Node.js")
     write_model(WEB / "public" / "model.safetensors")
-    if not (WEB / "node_modules" / ".package-lock.json").is_file():
-        # not `npm ci`: it wants the builds for every system in the lock file, also those that nobody published
-        _run([npm, "install", "--ignore-scripts", "--no-save"])
+    installed = WEB / "node_modules" / ".package-lock.json"
+    if not installed.is_file() or installed.stat().st_mtime < (WEB / "package-lock.json").stat().st_mtime:
+        _run([npm, "ci", "--ignore-scripts"])
     write_licences(WEB / "public" / "licences.txt")
     _run([npm, "run", "build", "--silent"])
     size = sum(path.stat().st_size for path in SITE.rglob("*") if path.is_file())

@@ -3,7 +3,7 @@
     python tools/cache_features.py OUT.pt COLLECTION:SPLIT ... --size 160 --tasks 12 --seed 7 --film own
 
 For every task the file holds pooled features of context and targets (all stages side by side, before the head's
-`embed`), of images of other classes with `--outside`, labels, FiLM and z_G. `--film`: own, identity (shared terms
+`embed`), of images of other classes with `--outside`, labels, FiLM and z_G. `--film`: own, identity (LoRA terms
 only), frozen (the backbone as it is), or a file of FiLM vectors by collection (tools/mean_film.py).
 """
 
@@ -70,19 +70,19 @@ class Network:
     """A model's network, stage by stage, with pooled outputs; FiLM may be other than the task's own."""
 
     def __init__(
-        self, name: str, *, shared: float | None = None, around: list | None = None, distance: float = 1.0
+        self, name: str, *, lora: float | None = None, around: list | None = None, distance: float = 1.0
     ) -> None:
         self.model = load_model(name)
-        self.around, self.distance, self.shared = around, distance, shared
+        self.around, self.distance, self.lora = around, distance, lora
 
     @torch.no_grad()
     def run(self, images: Tensor, labels: Tensor, context: int, film: str | list) -> tuple[Tensor, list, Tensor]:
         """Pooled features (n, d) of all images, FiLM and z_G, which are made from the first ones, the context."""
         model, b = self.model, self.model.backbone
         pixels = model.preprocess(images).contiguous(memory_format=torch.channels_last)
-        z = model._task_embedding(pixels[:context], CHUNK)
+        z = model.task_embedding(pixels[:context], {"chunk_size": CHUNK})
         members = members_of(labels[:context], int(labels.max()) + 1, z)
-        share = model.shared_share(images.shape[-1]) if self.shared is None else self.shared
+        share = model.lora_share(images.shape[-1]) if self.lora is None else self.lora
         stem, films, means = model._stem(), [], []
         parts = [stem(p) for p in pixels.split(CHUNK)]
         for i in range(len(b.stages)):
@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=12)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--film", default="own")
-    parser.add_argument("--shared", type=float, help="the share of shared terms, if not by size")
+    parser.add_argument("--lora", type=float, help="the share of LoRA terms, if not by size")
     parser.add_argument("--distance", type=float, default=1.0, help="FiLM's distance from --around times this")
     parser.add_argument("--around", help="a file of tools/mean_film.py; identity unless given")
     parser.add_argument("--aspect", default="squeeze")
@@ -144,7 +144,7 @@ def main() -> None:
     if o.augment:
         table = Augmentation(**tomllib.loads(Path(o.augment).read_text())["augmentation"])
     around = torch.load(o.around, weights_only=False) if o.around else None
-    network = Network(o.model, shared=o.shared, distance=o.distance)
+    network = Network(o.model, lora=o.lora, distance=o.distance)
     films = torch.load(o.film, weights_only=False) if o.film not in ("own", "identity", "frozen") else None
     limits = Limits(max_ways=o.max_ways, max_context=o.max_context, max_targets_per_class=max(o.targets, 1))
     found, started = [], time.time()

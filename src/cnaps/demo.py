@@ -73,14 +73,14 @@ def write_photographs(folder: Path) -> None:
         return
     with atomic_folder(folder, ()) as temporary:
         for k, (label, (name, region)) in enumerate(DETAILS.items()):
-            details = _details(Image.fromarray(pictures[name]), region, np.random.default_rng(k))
+            squares = details(Image.fromarray(pictures[name]), region, np.random.default_rng(k))
             for i in range(_CROPS if label == NONE else SHOTS + _CROPS):
                 place = temporary / ("examples" if label != NONE and i < SHOTS else "images") / label
                 place.mkdir(parents=True, exist_ok=True)
-                next(details).save(place / f"{label}-{i:02d}.jpg", quality=90)
+                next(squares).save(place / f"{label}-{i:02d}.jpg", quality=90)
 
 
-def _details(
+def details(
     picture: Image.Image, region: tuple[int, int, int, int], chance: np.random.Generator
 ) -> Iterator[Image.Image]:
     """Squares of the region of any size, place and light, some of them mirrored: as if taken on different days."""

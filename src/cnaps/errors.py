@@ -7,6 +7,7 @@ Any other exception is a bug.
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 
 
 class CnapsError(Exception):
@@ -30,7 +31,9 @@ class MissingPackageError(CnapsError):
     """Something needs packages that are not installed here; says how to add them to any kind of installation."""
 
     def __init__(self, what: str, *packages: str) -> None:
-        command = f"{sys.executable} -m pip install {' '.join(packages)}"
+        program = f'"{sys.executable}"' if " " in sys.executable else sys.executable
+        pip = f"{program} -m pip install" if find_spec("pip") else f"uv pip install --python {program}"
+        command = f"{pip} {' '.join(packages)}"
         super().__init__(f"{what} needs packages that are not installed. This adds them: {command}")
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import hashlib
+import io
 import json
 import os
 import re
@@ -19,7 +22,7 @@ from cnaps.errors import CnapsError, InputError
 
 # How the files of this program begin or end: a file with another beginning is somebody's.
 _OWN_START = re.compile(
-    rb'\s*\{\s*"format": ?("cnaps-|1,\s*"name")|\s*\{\s*"backbone": "|path,(score,)?label,probability'
+    rb'\s*\{\s*"format": ?("cnaps-|1,\s*"name")|\s*\{\s*"backbone": "|path,(score,)?label,(probability|fit)'
     rb'|.{8}\{"__metadata__":\{.*"format":"cnaps-|\x89PNG.{,200}tEXtSoftware\0cnaps'
     rb'|<!doctype html>.{,200}<meta name="generator" content="cnaps">',
     re.DOTALL,
@@ -218,6 +221,17 @@ def spreadsheet_cell(text: str) -> str:
     return f"'{text}" if text[:1] in _FORMULA and not _NUMBER.fullmatch(text) else text
 
 
+def csv_text(rows: Iterable[Iterable[str]]) -> str:
+    """A table as text, of which no spreadsheet runs a cell.
+
+    >>> csv_text([["path", "label"], ["a.jpg", "=1+1"]])
+    "path,label\\na.jpg,'=1+1\\n"
+    """
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(map(spreadsheet_cell, row) for row in rows)
+    return text.getvalue()
+
+
 def plain_cell(text: str) -> str:
     """What `spreadsheet_cell` was given."""
     return text[1:] if text[:1] == "'" and text[1:2] in _FORMULA and text[1:] else text
@@ -235,6 +249,15 @@ def read_bytes(path: str | os.PathLike[str], most: int = 1 << 30) -> bytes:
     if path.stat().st_size > most:
         raise ValueError(f"it is larger than {most:,} bytes")
     return path.read_bytes()
+
+
+def content_id(data: bytes) -> str:
+    """A name for bytes: the same for the same, and for nothing else.
+
+    >>> content_id(b"")
+    'cae66941d9efbd404e4d88758ea67670'
+    """
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:

@@ -12,17 +12,19 @@ import importlib
 import io
 import json
 import pickle
+import re
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from cnaps.errors import CheckpointError
 
 _MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
+T = TypeVar("T")
 _KINDS = {"FloatStorage": np.float32, "LongStorage": np.int64}
 
 
@@ -37,6 +39,23 @@ def list_models() -> list[str]:
     True
     """
     return sorted(path.parent.name for path in INSTALLED.glob("*/config.json"))
+
+
+_RENAMED = {"shared_rank": "lora_rank", "shared_large": "lora_large"}  # settings in files of 0.1
+
+
+def current_settings(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's settings by the names that they have now.
+
+    >>> current_settings({"head": "ridge", "shared_rank": 8})
+    {'head': 'ridge', 'lora_rank': 8}
+    """
+    return {_RENAMED.get(name, name): value for name, value in stored.items()}
+
+
+def current_names(state: Mapping[str, T]) -> dict[str, T]:
+    """Tensors of a model by the names that they have now."""
+    return {re.sub(r"^shared\.", "lora.", name): value for name, value in state.items()}
 
 
 def digest_of(about: Mapping[str, Any], parts: Iterable[bytes]) -> str:

@@ -74,10 +74,10 @@ def test_a_stored_project_opens(tmp_path: Path) -> None:
     shutil.copytree(STORED / "project", folder)
     decoder = Decoder(32, workers=1)
     project = Project(folder, decoder)
-    plan = project.plan()
+    plan = project.contents()
     assert {name: len(ids) for name, ids in plan.classes.items()} == {"digit 0": 2, "digit 1": 1, "digit 2": 1}
     assert len(plan.pool) == 1
-    assert project.pixels(plan.pool[0]).shape == (32, 32, 3)
+    assert project.files.pixels(plan.pool[0]).shape == (32, 32, 3)
     project.close()
     decoder.close()
 

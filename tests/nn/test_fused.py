@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from cnaps import CNAPs, ModelConfig
 from cnaps.errors import InputError
 from cnaps.nn.backbones import create_backbone
-from cnaps.nn.film import bind, bind_folded, fold, foldable_units, unite
+from cnaps.nn.film import bind, fold, foldable_units, unite
 from cnaps.nn.fused import FusedConv2d, LearningConv2d, can_fuse
 
 
@@ -64,14 +64,13 @@ def test_a_united_stage_has_the_results_and_gradients_of_its_parts(name, stage):
 @pytest.mark.parametrize("fuse", [False, True])
 @pytest.mark.parametrize("kept", [0, 1], ids=["every norm folded", "one norm left as it is"])
 @pytest.mark.parametrize("name", ["resnet18", "efficientnet_lite0"])
-def test_film_bound_to_a_folded_stage_is_film_bound_to_the_stage(name, kept, fuse):
+def test_a_folded_stage_with_film_is_the_stage_with_film(name, kept, fuse):
     module, units, sites, images = random_stage(name, 1)
     film = random_film(module, sites)
     with torch.no_grad():
         expected = bind(module, sites, film)(images)
-        folded = fold(module, units[kept:])
-        found = bind_folded(folded, units[kept:], sites, film, fuse=fuse)(images)
-        untouched = folded(images)
+        found = fold(bind(module, sites, film), units[kept:], fuse=fuse)(images)
+        untouched = fold(module, units[kept:])(images)
     torch.testing.assert_close(found, expected, atol=1e-4 * expected.abs().max().item(), rtol=1e-3)
     torch.testing.assert_close(untouched, module(images).detach(), atol=1e-3, rtol=1e-3)
 
@@ -137,11 +136,11 @@ def test_without_the_kernels_everything_is_computed_by_layers_of_torch_to_the_sa
         with torch.no_grad():
             adapted = model.adapt(images, labels)
             logits = adapted.logits(images)
-        used = any(isinstance(m, FusedConv2d) for m in adapted._folded_network.modules())
-        learning = model.adapt(images, labels)
+        used = any(isinstance(m, FusedConv2d) for m in adapted.network.modules())
+        learning = model.adapt(images, labels, learn=True)
         loss = nn.functional.cross_entropy(learning.logits(images), labels)
         parameters = [p for p in model.phi_parameters() if p.requires_grad]
-        used_to_learn = any(isinstance(m, LearningConv2d) for m in learning._network().modules())
+        used_to_learn = any(isinstance(m, LearningConv2d) for m in learning.network.modules())
         assert used == used_to_learn == (kernels == "fused")
         gradient = torch.autograd.grad(loss, parameters, allow_unused=True)
         found.append((logits, torch.cat([g.flatten() for g in gradient if g is not None])))

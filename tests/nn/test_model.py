@@ -152,7 +152,7 @@ def test_adapting_leaves_the_model_as_it_was() -> None:
     model = small_model()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     images, labels, targets = small_task()
-    model.adapt(images, labels).logits(targets).sum().backward()
+    model.adapt(images, labels, learn=True).logits(targets).sum().backward()
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.backbone.parameters())
     unused = [n for n, p in model.named_parameters() if p.requires_grad and p.grad is None]
@@ -163,8 +163,8 @@ def test_adapting_leaves_the_model_as_it_was() -> None:
 def test_folding_gives_a_plain_network_with_the_same_logits(head: str) -> None:
     model = small_model(head=head, features="all" if head != "linear" else "last")
     images, labels, targets = small_task()
-    adapted = model.adapt(images, labels)
-    folded = adapted.detach().fold()
+    adapted = model.adapt(images, labels, learn=True)
+    folded = adapted.fold()
     assert not any(isinstance(module, nn.BatchNorm2d) for module in folded.modules())
     assert all(m.bias is not None for m in folded.modules() if isinstance(m, nn.Conv2d))
     with torch.no_grad():
@@ -196,7 +196,8 @@ def test_recomputed_activations_give_the_same_gradients() -> None:
     gradients = []
     for checkpoint in (False, True):
         model = small_model()
-        model.adapt(images, labels, chunk_size=4, checkpoint=checkpoint).logits(targets).sum().backward()
+        adapted = model.adapt(images, labels, learn=True, chunk_size=4, checkpoint=checkpoint)
+        adapted.logits(targets).sum().backward()
         gradients.append([p.grad for p in model.phi_parameters()])
     for plain, recomputed in zip(*gradients, strict=True):
         torch.testing.assert_close(recomputed, plain, atol=1e-4, rtol=1e-3)
@@ -208,7 +209,7 @@ def test_a_readout_of_a_random_subset_has_the_exact_value_and_the_right_gradient
     total = torch.zeros(3)
     generator = torch.Generator().manual_seed(0)
     for _ in range(400):
-        context = Context(images, chunk_size=3, readouts=1, lite=2, generator=generator)
+        context = Context(images, learn=True, chunk_size=3, lite=2, generator=generator)
         context.run(lambda x: x * weight[:, None, None])
         pooled = context.readout(MapMean())
         assert torch.equal(pooled, images[:, :, 0, 0])

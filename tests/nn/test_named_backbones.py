@@ -135,7 +135,7 @@ def test_film_of_a_task_changes_what_the_network_sees_and_not_the_network(family
     with torch.no_grad():
         adapted = model.adapt(images, labels)
         plain = model.backbone(targets)
-        seen = adapted._network()(targets)
+        seen = adapted.network(targets)
     assert len(adapted.film) == 2 * sum(map(sum, model.backbone.site_channels))
     assert (torch.nn.functional.normalize(plain, dim=1) - seen).abs().max() > 0.01
     assert model.backbone.digest() == before
@@ -163,7 +163,7 @@ def test_gradients_are_those_of_finite_differences_and_recomputing_does_not_chan
     images, labels, targets = (x.double() if x.is_floating_point() else x for x in task(families.size_of(family)))
 
     def loss(**options: object) -> Tensor:
-        logits = model.adapt(images, labels, **options).logits(targets)  # type: ignore[arg-type]
+        logits = model.adapt(images, labels, learn=True, **options).logits(targets)  # type: ignore[arg-type]
         return nn.functional.cross_entropy(logits, torch.tensor([0, 1, 2, 0]))
 
     gradients = []
@@ -199,7 +199,7 @@ def test_lite_has_the_exact_loss_and_the_right_gradient_on_average(family, folde
 
     def gradient(lite: int | None, seed: int = 0) -> tuple[float, Tensor]:
         generator = torch.Generator().manual_seed(seed)
-        logits = model.adapt(images, labels, lite=lite, generator=generator).logits(targets)
+        logits = model.adapt(images, labels, learn=True, lite=lite, generator=generator).logits(targets)
         loss = nn.functional.cross_entropy(logits, torch.tensor([0, 1, 2, 0]))
         return loss.item(), torch.autograd.grad(loss, weight)[0]
 
@@ -288,7 +288,7 @@ def test_group_and_rms_norms_are_film_sites_like_any_other(kernels, monkeypatch)
     model = CNAPs(ModelConfig(adaptation="film", head="cosine", embedding_size=4), backbone)
     gamma, beta = torch.rand(12), torch.randn(12)
     x = torch.randn(2, 8, 16, 16)
-    bound = model._stage(1, ((gamma, beta),))
+    bound = model._stage(1, ((gamma, beta),), learn=True)
     with torch.no_grad():
         expected = nn.functional.gelu(gamma[:, None, None] * stages[1][1](stages[1][0](x)) + beta[:, None, None])
         torch.testing.assert_close(bound(x), expected)

@@ -194,7 +194,7 @@ def test_the_order_and_size_of_updates_does_not_matter_while_film_is_frozen(head
 @law
 def test_folding_norms_and_film_into_convolutions_changes_nothing(head, task, adaptation):
     model = model_of(head, adaptation)
-    plain = model.adapt(task.images, task.labels).logits(task.targets).detach()  # with gradients: not folded
+    plain = model.adapt(task.images, task.labels, learn=True).logits(task.targets).detach()  # not folded
     with torch.no_grad():
         adapted = model.adapt(task.images, task.labels)
         same(adapted.logits(task.targets), plain)

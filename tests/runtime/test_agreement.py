@@ -45,8 +45,8 @@ def small() -> Callable[[str], Pair]:
                 head=head,
                 features="all",
                 set_encoder_norm="none",
-                shared_rank=2,
-                shared_large=0.5,
+                lora_rank=2,
+                lora_large=0.5,
                 spread=True,
                 image_size=32,
             )

@@ -10,7 +10,7 @@ import torch
 
 from cnaps import CNAPs, ModelConfig
 from cnaps.errors import InputError
-from cnaps.nn.film import bind_folded
+from cnaps.nn.film import fold
 from cnaps.runtime.engine import Engine, open_engine
 from cnaps.runtime.task import Examples, FittedTask
 
@@ -127,11 +127,11 @@ def test_forgetting_a_class_is_as_if_its_statistics_had_never_been(head):
 @pytest.mark.parametrize("mode", ["freeze", "recompute"])
 def test_what_read_the_examples_also_predicts_and_is_not_folded_again(mode, monkeypatch):
     calls: list[None] = []
-    monkeypatch.setattr("cnaps.nn.model.bind_folded", lambda *a, **k: calls.append(None) or bind_folded(*a, **k))
+    monkeypatch.setattr("cnaps.nn.model.fold", lambda *a, **k: calls.append(None) or fold(*a, **k))
     model = CNAPs(ModelConfig.preset("reference"))
     pixels = np.random.default_rng(0).integers(0, 256, (4, 3, 84, 84), dtype=np.uint8)
     some = Examples(pixels, [0, 0, 1, 1])
-    parts = len(model.backbone.stages)
+    parts = 1 + len(model.backbone.stages)
     task = FittedTask.learn(open_engine(model), some)
     task.features(pixels)
     assert len(calls) == parts

@@ -16,7 +16,7 @@ from cnaps.runtime.task import Examples, FittedTask
 from cnaps.serving.decoding import Decoder
 from cnaps.studio.answers import Answers
 
-from .conftest import CLASSES, until
+from ..servers import CLASSES, until
 
 Pictures = dict[str, list[Path]]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import CLASSES, Server, save_pictures, until
+from ..servers import CLASSES, Server, save_pictures, until
 
 pytest.importorskip("selenium")
 from selenium.common.exceptions import WebDriverException

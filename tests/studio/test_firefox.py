@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import CLASSES, Server
+from ..servers import CLASSES, Server
 
 PUPPETEER = "puppeteer-core@24"
 

@@ -15,7 +15,7 @@ from cnaps.serving.decoding import Decoder
 from cnaps.studio.folders import import_folder, project_for
 from cnaps.studio.store import Project
 
-from .conftest import ROOT, Server
+from ..servers import ROOT, Server
 from .test_store import everything, picture
 
 

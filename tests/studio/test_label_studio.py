@@ -20,7 +20,7 @@ from cnaps.runtime.label_studio import Addresses, Config
 from cnaps.studio.label_studio import create_backend
 from cnaps.weights import DEFAULT_MODEL
 
-from .conftest import until
+from ..servers import until
 
 Pictures = dict[str, list[Path]]
 INTERFACE = (
@@ -64,7 +64,7 @@ def backend(tmp_path: Path, root: Path) -> Iterator[TestClient]:
 
 
 def labels(client: TestClient) -> dict[str, int]:
-    return {name: len(keys) for name, keys in client.app.state.learner.project.plan().classes.items()}  # type: ignore[attr-defined]
+    return {name: len(keys) for name, keys in client.app.state.learner.project.contents().classes.items()}  # type: ignore[attr-defined]
 
 
 def suggest(client: TestClient, *addresses: Any) -> list[str | None]:

@@ -29,7 +29,7 @@ from cnaps.serving.app import Batcher
 from cnaps.studio.server import create_studio
 from cnaps.weights import DEFAULT_MODEL
 
-from .conftest import Server, until
+from ..servers import Server, until
 
 Pictures = dict[str, list[Path]]
 

@@ -41,7 +41,7 @@ def picture(seed: int) -> bytes:
 
 def reopened(project: Project) -> Project:
     project.close()
-    return Project(project.folder, project.decoder)
+    return Project(project.folder, project.files.decoder)
 
 
 def test_what_was_done_is_there_again_after_reopening(project: Project) -> None:
@@ -51,7 +51,7 @@ def test_what_was_done_is_there_again_after_reopening(project: Project) -> None:
     project.rename("My pets")
     again = reopened(project)
     assert again.describe() == project.describe()
-    assert again.pixels(first).shape == (32, 32, 3)
+    assert again.files.pixels(first).shape == (32, 32, 3)
     again.close()
 
 
@@ -91,19 +91,19 @@ def test_images_held_out_belong_to_a_class_and_are_no_examples_of_it(project: Pr
         "it lies in no folder named like a class",
     ]
     (tested,) = report["added"]
-    plan = project.plan()
+    plan = project.contents()
     assert (plan.classes, plan.held) == ({"cats": [example]}, {"cats": [tested]})
     # an image is never both: what is held out is taken away from the examples, and said to be
     report = project.add([("again.png", picture(1))], held)
     assert report["moved"] == [{"name": "a.png", "from": cats, "to": held}]
-    assert project.plan().classes == {}
+    assert project.contents().classes == {}
     assert project.undo()
     again = reopened(project)
-    assert again.plan() == plan
+    assert again.contents() == plan
     again.remove_class(cats)
-    assert again.plan().pool == [example, tested]
+    assert again.contents().pool == [example, tested]
     assert again.undo()
-    assert again.plan() == plan
+    assert again.contents() == plan
     with pytest.raises(InputError, match="no such class"):
         again.move([example], "h9")
     again.move([tested], dogs)
@@ -115,11 +115,11 @@ def test_a_share_of_the_examples_is_held_out_as_one_change(project: Project) -> 
     for k, name in enumerate(("cats", "dogs")):
         project.add([(f"{i}.png", picture(20 * k + i)) for i in range(10 - 6 * k)], project.add_class(name))
     assert project.hold_out(0.2) == 2
-    plan = project.plan()
+    plan = project.contents()
     assert {name: len(ids) for name, ids in plan.classes.items()} == {"cats": 8, "dogs": 4}
     assert {name: len(ids) for name, ids in plan.held.items()} == {"cats": 2}
     assert project.undo()
-    assert project.plan().held == {}
+    assert project.contents().held == {}
 
 
 def test_a_label_that_was_confirmed_stays_so_until_the_image_is_moved(project: Project) -> None:
@@ -174,15 +174,15 @@ def test_a_damaged_description_is_said_with_its_path(project: Project) -> None:
 
 def test_a_second_studio_is_kept_out_of_the_folder(project: Project) -> None:
     with pytest.raises(CnapsError, match="another studio"):
-        Project(project.folder, project.decoder)
+        Project(project.folder, project.files.decoder)
 
 
 def test_the_cache_can_be_thrown_away(project: Project) -> None:
     (key,) = project.add([("a.png", picture(1))], "test")["added"]
-    before = project.pixels(key)
+    before = project.files.pixels(key)
     for path in (project.folder / "cache").iterdir():
         path.unlink()
-    np.testing.assert_array_equal(project.pixels(key), before)
+    np.testing.assert_array_equal(project.files.pixels(key), before)
     assert project.thumbnail(key)[:4] == b"\x89PNG"
 
 

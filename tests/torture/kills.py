@@ -162,7 +162,7 @@ def labelling(scale: Scale, folder: Path) -> list[Row]:
         acknowledged = len(said)
         lost += sum(project.images.get(key, {}).get("place") != place for key, place in said.items())
         for key in list(said)[-5:]:
-            assert project.pixels(key).shape == (32, 32, 3)
+            assert project.files.pixels(key).shape == (32, 32, 3)
         project.close()
     text = f"{acknowledged} labelled images acknowledged, {lost} lost; the project opened each time"
     return [Row("SIGKILL while labelling", f"{scale.kills} kills", text, lost == 0 and acknowledged > 0)]

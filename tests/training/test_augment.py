@@ -103,7 +103,8 @@ def test_recoloured_pictures_stay_visible(images: torch.Tensor) -> None:
 
 def test_a_crop_keeps_the_middle_of_a_plain_picture_plain() -> None:
     plain = torch.full((3, 3, 16, 16), 90, dtype=torch.uint8)
-    cropped = augment_images(plain, crop=0.5, jitter=0.0, flip=True, generator=torch.Generator().manual_seed(0))
+    changes = Augmentation(image_crop=0.5, image_flip=True)
+    cropped = augment_images(plain, changes, torch.Generator().manual_seed(0))
     assert torch.equal(cropped, plain)
 
 

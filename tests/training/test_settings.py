@@ -54,6 +54,14 @@ def test_a_wrong_setting_is_named_with_its_full_key(changes: list[str], message:
         build(TrainConfig, apply_changes(MINIMAL, changes))
 
 
+def test_settings_of_the_first_version_are_understood_by_their_old_names() -> None:
+    config = build(TrainConfig, {**MINIMAL, "teacher": {"weight": 2, "collections": ["a"]}})
+    assert (config.distillation.weight, config.distillation.collections) == (2.0, ("a",))
+    table = {"backbone": "efficientnet_lite0", "head": "cosine", "shared_rank": 2, "shared_large": 0.5}
+    model = build_model(TrainConfig(data=Data(train=("-",)), model=table))
+    assert (model.config.lora_rank, model.config.lora_large) == (2, 0.5)
+
+
 def test_single_settings_replace_those_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text('seed = 3\n[data]\ntrain = ["a"]\n[optimiser]\nclip = 2\n')

@@ -10,13 +10,14 @@ import os
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ..studio.conftest import CLASSES, ROOT, browser, save_pictures, until
+from ..servers import CLASSES, ROOT, browser, save_pictures, until
 
 __all__ = ["browser"]
 NODE = (20, 19)  # what vite needs
@@ -177,6 +178,29 @@ class Page:
                 return found.map((e) => e.outerHTML.slice(0, 90));
                 """
             raise AssertionError(f"this sticks out: {self.script(out)}") from error
+
+    @contextlib.contextmanager
+    def telephone(self) -> Iterator[None]:
+        """360 pixels wide, used by fingers."""
+        sides = {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": True}
+        self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", sides)
+        self.browser.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": True, "maxTouchPoints": 5})
+        try:
+            yield
+        finally:
+            self.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+            self.browser.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": False})
+
+    def hold(self, selector: str, seconds: float) -> None:
+        """A finger that stays."""
+        x, y = self.script(
+            "const { x, y } = document.querySelector(arguments[0]).getBoundingClientRect(); return [x + 9, y + 9]",
+            selector,
+        )
+        start = {"type": "touchStart", "touchPoints": [{"x": x, "y": y}]}
+        self.browser.execute_cdp_cmd("Input.dispatchTouchEvent", start)
+        time.sleep(seconds)
+        self.browser.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
 
     def theme(self, name: str) -> None:
         feature = {"name": "prefers-color-scheme", "value": name}

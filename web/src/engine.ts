@@ -5,7 +5,7 @@ import { InputError } from "./errors";
 import { Head } from "./head";
 import { type Graph, type Port, type Values, mentions, readGraph, writeModel } from "./onnx";
 import type { Runtime } from "./runtime";
-import { asFloat32, joined, readSafetensors } from "./tensors";
+import { asFloat32, readSafetensors } from "./tensors";
 
 const PIXELS = 32 * 96 * 96; // that are run at once: few enough for little memory
 const SHAPES: Record<string, string[]> = { members: ["ways", "n"], pooled: ["n", "c"], embedding: ["e"] };
@@ -13,7 +13,7 @@ const SHAPES: Record<string, string[]> = { members: ["ways", "n"], pooled: ["n",
 export interface About {
   name: string;
   fingerprint: string;
-  settings: { head: string; features: string; adaptation: string; set_encoder_norm: string; embedding_size: number; shared_large?: number };
+  settings: { head: string; features: string; adaptation: string; set_encoder_norm: string; embedding_size: number; lora_large?: number };
   calibration: [number, number, number];
   image_size: number;
   image_sizes: number[]; // that `auto` chooses from
@@ -77,44 +77,43 @@ export class Engine {
     return found.every((value, i) => Math.abs(value - this.wanted[i]) < 1e-4);
   }
 
-  // One pass: before each stage its FiLM is made, and the session with it then reads the examples.
+  // What no task changes is started before it is needed.
+  async warm(): Promise<void> {
+    for (const name of ["stem", "set_encoder", ...this.stages.map((_, i) => `film.${i}`)]) if (this.graphs.has(name)) await this.session(name);
+  }
+
+  // One pass: before each stage its FiLM is made, and the session with it then reads the examples; the same sessions
+  // predict afterwards. `report` may throw, and then nothing was learned.
   async adapt(images: Uint8Array[], labels: number[], ways: number, report: Report = () => {}): Promise<Adaptation> {
     const embedding = await this.embedding(images);
     const members = new Float32Array(ways * images.length);
     labels.forEach((k, i) => { members[k * images.length + i] = 1; });
-    let maps: Tensor[] = [], means: Float32Array[] = [];
-    const step = async (session: InferenceSession, given: Tensor[]) => {
-      maps = [];
-      means = [];
-      for (const part of given) {
-        const found = await session.run({ [session.inputNames[0]]: part });
-        maps.push(found[session.outputNames[0]] as Tensor);
-        means.push(found[session.outputNames[1]].data as Float32Array);
-      }
-    };
-    const size = Math.sqrt(images[0].length / 3), layers = this.layersAt(size);
-    await step(await this.session("stem"), this.inputs(images));
+    const size = Math.sqrt(images[0].length / 3), layers = this.layersAt(size), sessions = [await this.session("stem")];
     const film: Float32Array[] = [], pooled: Float32Array[] = [], { sites, channels, settings } = this.about;
-    for (let stage = 0; stage < this.stages.length; stage++) {
-      if (sites[stage].length) {
-        const given: Record<string, Tensor> = {};
-        if (settings.embedding_size) given.embedding = new this.runtime.ort.Tensor(Float32Array.from(embedding), [embedding.length]);
-        if (settings.adaptation === "film+ar") {
-          given.members = new this.runtime.ort.Tensor(members, [ways, images.length]);
-          given.pooled = new this.runtime.ort.Tensor(concatenated(means), [images.length, channels[stage]]);
+    try {
+      let [maps, means] = await step(sessions[0], this.inputs(images));
+      for (let stage = 0; stage < this.stages.length; stage++) {
+        report(stage / this.stages.length);
+        if (sites[stage].length) {
+          const given: Record<string, Tensor> = {};
+          if (settings.embedding_size) given.embedding = new this.runtime.ort.Tensor(Float32Array.from(embedding), [embedding.length]);
+          if (settings.adaptation === "film+ar") {
+            given.members = new this.runtime.ort.Tensor(members, [ways, images.length]);
+            given.pooled = new this.runtime.ort.Tensor(means, [images.length, channels[stage]]);
+          }
+          const session = await this.session(`film.${stage}`);
+          film.push((await session.run(given))[session.outputNames[0]].data as Float32Array);
         }
-        const session = await this.session(`film.${stage}`);
-        film.push((await session.run(given))[session.outputNames[0]].data as Float32Array);
+        sessions.push(await this.make(this.stages[stage], sites[stage].length ? this.withFilm(layers, stage, film.at(-1)!) : layers));
+        [maps, means] = await step(sessions.at(-1)!, maps);
+        if (this.every || stage === this.stages.length - 1) pooled.push(means);
       }
-      const session = await this.make(this.stages[stage], sites[stage].length ? this.withFilm(layers, stage, film.at(-1)!) : layers);
-      await step(session, maps);
-      await session.release();
-      if (this.every || stage === this.stages.length - 1) pooled.push(concatenated(means));
-      report((stage + 1) / (this.stages.length + 1));
+      maps.forEach((map) => map.dispose());
+    } catch (error) {
+      for (const session of sessions.slice(1)) await session.release();
+      throw error;
     }
-    const vector = concatenated(film);
-    const features = this.head.embed(pooled.map((part) => part), images.length);
-    return { film: vector, features, embedding, network: await this.network(vector, size) };
+    return { film: concatenated(film), features: this.head.embed(pooled, images.length), embedding, network: this.chain(sessions) };
   }
 
   // z_G of these images alone: the mean over the rows of the set encoder.
@@ -131,23 +130,40 @@ export class Engine {
     return sum.map((value) => value / images.length);
   }
 
-  // Stem and stages with a task's FiLM in their weights, as one session.
+  // Stem and stages with a task's FiLM in their weights.
   async network(film: Float32Array, size: number): Promise<Network> {
-    const parts = ["stem", ...this.stages].map((name) => this.graphs.get(name)!);
-    const graph = { nodes: joined(parts.map((part) => part.nodes)), tensors: joined(parts.map((part) => part.tensors)) };
-    const weights = this.weightsWith(film, size);
-    const outputs = (this.every ? this.stages : this.stages.slice(-1)).map((name) => `${name}.pooled`);
-    const session = await this.runtime.open(writeModel(graph, used(weights, graph.nodes), [{ name: parts[0].inputs[0], shape: ["n", "c", "h", "w"] }],
-      outputs.map((name) => ({ name, shape: ["n", "c"] }))));
-    const run = async (images: Uint8Array[]) => {
+    const weights = this.weightsWith(film, size), sessions = [await this.session("stem")];
+    for (const name of this.stages) sessions.push(await this.make(name, weights));
+    return this.chain(sessions);
+  }
+
+  // The sessions of stem and stages, one behind the other; the stem is everybody's.
+  private chain([stem, ...stages]: InferenceSession[]): Network {
+    let running: Promise<unknown> = Promise.resolve();
+    const all = async (images: Uint8Array[]) => {
       const rows: Float64Array[] = [];
       for (const input of this.inputs(images)) {
-        const found = await session.run({ [parts[0].inputs[0]]: input });
-        rows.push(...this.head.embed(outputs.map((name) => found[name].data as Float32Array), input.dims[0]));
+        const pooled: Float32Array[] = [], count = input.dims[0];
+        let [maps] = await step(stem, [input]);
+        for (const stage of stages) {
+          const [next, means] = await step(stage, maps);
+          maps = next;
+          if (this.every || stage === stages.at(-1)) pooled.push(means);
+        }
+        maps.forEach((map) => map.dispose());
+        rows.push(...this.head.embed(pooled, count));
       }
       return rows;
     };
-    return { run, release: () => session.release() };
+    const run = (images: Uint8Array[]) => {
+      const found = all(images);
+      running = Promise.allSettled([running, found]);
+      return found;
+    };
+    return { run, release: async () => {
+      await running;
+      for (const stage of stages) await stage.release();
+    } };
   }
 
   // The numbers of stem and stages with FiLM.
@@ -165,9 +181,9 @@ export class Engine {
   graph(name: string): Graph { return this.graphs.get(name)!; }
 
   // The numbers of stem and stages without FiLM, with the share of LoRA terms that images of this size have: all up to
-  // 128 pixels, `shared_large` from 224 on.
+  // 128 pixels, `lora_large` from 224 on.
   private layersAt(size: number): Weights {
-    const share = 1 + ((this.about.settings.shared_large ?? 1) - 1) * Math.min(Math.max(size - 128, 0) / 96, 1);
+    const share = 1 + ((this.about.settings.lora_large ?? 1) - 1) * Math.min(Math.max(size - 128, 0) / 96, 1);
     if (this.adapted?.share !== share) {
       const layers: Weights = new Map(this.frozen);
       for (const [layer, { outer, inner, scale }] of this.lora) {
@@ -215,7 +231,7 @@ export class Engine {
     const maps = ["n", "c", "h", "w"];
     const inputs: Port[] = graph.inputs.map((port) => ({ name: port, shape: SHAPES[port] ?? maps }));
     const outputs: Port[] = graph.outputs.map((port) => ({ name: port, shape: port.endsWith(".map") ? maps : port === "film" ? ["f"] : ["n", "c"] }));
-    return this.runtime.open(writeModel(graph, used(weights, graph.nodes), inputs, outputs));
+    return this.runtime.open(writeModel(graph, used(weights, graph.nodes), inputs, outputs), graph.outputs.filter((port) => port.endsWith(".map")));
   }
 
   // Normalised images (n, 3, S, S), chunk by chunk.
@@ -251,6 +267,18 @@ export class Engine {
     }
     return new this.runtime.ort.Tensor(out, [n, channels, size, size]);
   }
+}
+
+// Chunk by chunk: maps for the next stage, and their means, all in a row. What went in is not needed any more.
+async function step(session: InferenceSession, given: Tensor[]): Promise<[Tensor[], Float32Array]> {
+  const maps: Tensor[] = [], means: Float32Array[] = [], [map, mean] = session.outputNames;
+  for (const part of given) {
+    const found = await session.run({ [session.inputNames[0]]: part });
+    part.dispose();
+    maps.push(found[map] as Tensor);
+    means.push(found[mean].data as Float32Array);
+  }
+  return [maps, concatenated(means)];
 }
 
 const chunkOf = (images: Uint8Array[]) => Math.max(1, Math.floor((3 * PIXELS) / (images[0]?.length ?? 1)));

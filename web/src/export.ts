@@ -6,6 +6,7 @@ import { type FittedTask, commonPart } from "./task";
 import { joined } from "./tensors";
 
 const FLOAT = 1; // the number of this type in ONNX
+const LEANING = 1 / 64; // of a grey: more than onnxruntime's `Resize` is off by
 
 export function onnxBytes(fitted: FittedTask, more: Record<string, string> = {}): Uint8Array {
   const { engine, task, classifier } = fitted, { head, about } = engine;
@@ -34,12 +35,12 @@ export function onnxBytes(fitted: FittedTask, more: Record<string, string> = {})
   };
   const unitOf = (x: string) => add("LpNormalization", [x], { axis: 1, p: 2 });
 
-  // Pillow's resizing, then normalisation
+  // Pillow's resizing, then normalisation; roundings that lean to opposite sides stay within one grey
   let x = add("Cast", ["images"], { to: FLOAT });
-  const side = whole(task.imageSize), half = tensor([], [0.5]);
-  for (const axis of [3, 2]) {
+  const side = whole(task.imageSize);
+  for (const [axis, half] of [[3, 0.5 + LEANING], [2, 0.5 - LEANING]]) {
     x = add("Resize", [x, "", "", side], { mode: "linear", antialias: 1, exclude_outside: 1, axes: [axis], coordinate_transformation_mode: "half_pixel" });
-    x = add("Floor", [add("Add", [x, half])]);
+    x = add("Floor", [add("Add", [x, tensor([], [half])])]);
   }
   const { mean, std } = about.normalisation;
   add("Div", [add("Sub", [x, tensor([1, mean.length, 1, 1], mean)]), tensor([1, std.length, 1, 1], std)], {}, engine.graph("stem").inputs[0]);

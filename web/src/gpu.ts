@@ -8,5 +8,9 @@ import { type Runtime, SETTINGS, start } from "./runtime";
 export async function startOnGpu(): Promise<Runtime> {
   const ort = gpu as unknown as Runtime["ort"];
   await start(ort, moduleUrl, binaryUrl);
-  return { ort, open: (model) => ort.InferenceSession.create(model, { executionProviders: ["webgpu", "wasm"], ...SETTINGS }) };
+  const open: Runtime["open"] = (model, maps = []) => {
+    const preferredOutputLocation = Object.fromEntries(maps.map((name) => [name, "gpu-buffer" as const])); // they stay there
+    return ort.InferenceSession.create(model, { executionProviders: ["webgpu", "wasm"], preferredOutputLocation, ...SETTINGS });
+  };
+  return { ort, open };
 }

@@ -2,7 +2,7 @@
 
 import { startRuntime } from "./runtime";
 import { readMetadata } from "./onnx";
-import { decode, isJpeg, pictureOf, toSquare } from "./pixels";
+import { openImage, pictureOf, toSquare } from "./pixels";
 
 const ready = open();
 ready.then(({ classes }) => postMessage({ about: `It tells apart: ${classes.join(", ")}.` }), (error) => postMessage({ about: error.message }));
@@ -21,9 +21,8 @@ addEventListener("message", ({ data }: MessageEvent<Blob | ImageBitmap>) => { la
 
 async function answer(image: Blob | ImageBitmap): Promise<void> {
   try {
-    const { ort, session, classes, size, threshold } = await ready, bitmap = image instanceof Blob ? await decode(image) : image;
-    const rows = toSquare(pictureOf(bitmap), size, image instanceof Blob && await isJpeg(image));
-    bitmap.close();
+    const { ort, session, classes, size, threshold } = await ready;
+    const rows = toSquare(image instanceof Blob ? await openImage(image, 2 * size) : pictureOf(image), size);
     const planes = new Uint8Array(rows.length), area = size * size;
     for (let i = 0; i < area; i++) for (let c = 0; c < 3; c++) planes[c * area + i] = rows[3 * i + c];
     const found = await session.run({ images: new ort.Tensor("uint8", planes, [1, 3, size, size]) });

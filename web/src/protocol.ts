@@ -31,7 +31,7 @@ export interface Insight {
   points: Record<string, [number, number]>;
 }
 export type Call =
-  | { kind: "look"; file: Blob }
+  | { kind: "look"; id: string; file: Blob }
   | { kind: "keep"; id: string; file: Blob; look: Look }
   | { kind: "follow"; plan: Plan }
   | { kind: "classify"; files: Blob[] }

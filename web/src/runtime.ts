@@ -7,7 +7,8 @@ import binaryUrl from "onnxruntime-web/ort-wasm-simd-threaded.wasm?packed";
 // threads of one session must not wait busily while another works
 export const SETTINGS = { logSeverityLevel: 3, extra: { session: { intra_op: { allow_spinning: "0" } } } } as const;
 
-export interface Runtime { ort: typeof ort; open: (model: Uint8Array) => Promise<ort.InferenceSession> }
+// `maps` are outputs that only another session reads
+export interface Runtime { ort: typeof ort; open: (model: Uint8Array, maps?: string[]) => Promise<ort.InferenceSession> }
 
 export async function startRuntime(): Promise<Runtime> {
   await start(ort, moduleUrl, binaryUrl);

@@ -5,10 +5,12 @@ import { InputError } from "./errors";
 import { readMetadata } from "./onnx";
 import type { Look } from "./pixels";
 import type { Answer, Call, Found, Insight, News, Plan, Status } from "./protocol";
-import { type Class, type Image, type Project, projects, readImage, removeProject, saveImage, saveProject, tidy } from "./store";
+import { type Class, type Image, type Project, type Stored, projects, readImage, removeProject, saveImage, saveProject, tidy } from "./store";
 import { sha256 } from "./tensors";
 import { readZip, writeZip } from "./zip";
 
+const QUIET = 80; // milliseconds until the next request of a drop has begun
+const TOGETHER = 4; // files that are decoded at once
 const MOST_CLASSES = 200, MOST_IMAGES = 5000, UNDO = 100, REMIND = 25; // changes until a reminder to export
 const EMPTY: Insight = { predictions: {}, review: null, held_out: null, suggestions: [], points: {} };
 
@@ -18,6 +20,8 @@ let past: string[] = [], group = "", version = 0, settled = 0, changes = 0;
 let waiting: (() => void)[] = [];
 const small = new Map<string, string>(); // addresses of small pictures
 const sent = new Set<string>(); // images that the worker has
+const recent = new Map<string, Stored>(); // added just now: they need not be read again
+let arriving = 0, soon = 0; // requests that bring images; the timer that follows them
 
 const answers = new Answers((files) => call({ kind: "classify", files }));
 
@@ -92,13 +96,23 @@ async function show(id: string): Promise<void> {
   if (stored) small.set(id, URL.createObjectURL(stored.small));
 }
 
-async function follow(): Promise<void> {
-  news();
+function touched(): void {
   changes++;
+  news();
+}
+
+// The worker learns once from images that arrive together, in however many requests.
+function followSoon(wait = 0): void {
+  clearTimeout(soon);
+  if (arriving) return;
+  soon = window.setTimeout(() => void follow().catch((error) => { status = { phase: "error", text: error.message, seconds: null }; news(); }), wait);
+}
+
+async function follow(): Promise<void> {
   if (!project.images.length && !project.task && !worker) return;
   for (const { id } of project.images) {
     if (sent.has(id)) continue;
-    const stored = await readImage(id);
+    const stored = recent.get(id) ?? await readImage(id);
     if (stored) await call({ kind: "keep", id, file: stored.file, look: stored.look });
     sent.add(id);
   }
@@ -113,6 +127,7 @@ async function follow(): Promise<void> {
     learned: Object.fromEntries(learned.map(({ name, learned }) => [name, learned![0]])),
     keys: Object.fromEntries(project.classes.map(({ id, name }) => [name, id])),
   };
+  recent.clear();
   for (const id of sent) if (!project.images.some((image) => image.id === id)) sent.delete(id);
   await call({ kind: "follow", plan });
 }
@@ -132,12 +147,13 @@ async function change(run: () => void | Promise<void>, together = ""): Promise<v
   if (!together || together !== group) past = [...past.slice(1 - UNDO), JSON.stringify({ ...before, task: null })];
   group = together;
   if (project.changed === REMIND) hooks.remind?.();
-  void follow().catch((error) => { status = { phase: "error", text: error.message, seconds: null }; news(); });
+  touched();
+  followSoon();
 }
 
 const fold = (name: string) => name.normalize("NFC").toLowerCase();
 function cleanName(name: unknown): string {
-  const clean = String(name).replace(/\p{C}/gu, " ").split(/\s+/).join(" ").trim().slice(0, 60).trim();
+  const clean = String(name).replace(/\p{C}/gu, " ").split(/\s+/).join(" ").trim().slice(0, 120).trim();
   if (!clean) throw new InputError("a name needs at least one letter");
   return clean;
 }
@@ -164,44 +180,59 @@ function checkPlace(place: string): void {
 
 interface Report { added: string[]; known: string[]; moved: { name: string; from: string; to: string }[]; refused: { name: string; reason: string }[] }
 
+// The image in storage, and its small picture on the page.
+async function keep(file: Blob): Promise<string> {
+  const id = (await sha256(new Uint8Array(await file.arrayBuffer()))).slice(0, 32);
+  const stored = { file: new Blob([file], { type: file.type }), ...await call<{ small: Blob; look: Look }>({ kind: "look", id, file }) };
+  await saveImage(id, stored);
+  recent.set(id, stored);
+  if (!small.has(id)) small.set(id, URL.createObjectURL(stored.small));
+  return id;
+}
+
 // Files are looked at and kept before the project changes.
 async function add(files: [string, Blob][], place: string, together: string): Promise<Report> {
   const report: Report = { added: [], known: [], moved: [], refused: [] }, kept: { id: string; name: string; folder: string }[] = [];
-  for (const [path, file] of files) {
+  const one = async ([path, file]: [string, Blob]) => {
     const parts = path.split("/"), name = parts.at(-1)!;
     try {
-      const seen = await call<{ small: Blob; look: Look }>({ kind: "look", file });
-      const id = (await sha256(new Uint8Array(await file.arrayBuffer()))).slice(0, 32);
-      await saveImage(id, { file: new Blob([file], { type: file.type }), ...seen });
-      kept.push({ id, name, folder: parts.at(-2) ?? "" });
-      await show(id);
+      return [{ id: await keep(file), name, folder: parts.at(-2) ?? "" }];
     } catch (error) {
       if (!(error instanceof InputError) || /storage/.test(error.message)) throw error;
       report.refused.push({ name, reason: error.message });
+      return [];
     }
+  };
+  arriving++;
+  clearTimeout(soon);
+  try {
+    for (let i = 0; i < files.length; i += TOGETHER) kept.push(...(await Promise.all(files.slice(i, i + TOGETHER).map(one))).flat());
+    await change(() => {
+      for (const { id, name, folder } of kept) {
+        const asked = place === "held" && folder.trim() ? findClass(folder)?.id : undefined;
+        if (place === "held" && !asked) {
+          report.refused.push({ name, reason: folder ? `no class is named “${folder}”` : "it lies in no folder named like a class" });
+          continue;
+        }
+        const to = asked ? heldOut(asked) : place === "folders" ? addClass(folder || "unnamed") : place;
+        checkPlace(to);
+        const known = project.images.find((image) => image.id === id);
+        if (known) {
+          report.known.push(known.name);
+          if (isTray(to) || known.place === to) continue; // a label says more than a tray
+          report.moved.push({ name: known.name, from: known.place, to });
+          put([id], to);
+        } else {
+          report.added.push(id);
+          project.images.push({ id, name, place: to });
+        }
+      }
+      if (project.images.length > MOST_IMAGES) throw new InputError(`a project holds at most ${MOST_IMAGES.toLocaleString("en")} images`);
+    }, together);
+  } finally {
+    arriving--;
+    followSoon(QUIET);
   }
-  await change(() => {
-    for (const { id, name, folder } of kept) {
-      const asked = place === "held" && folder.trim() ? findClass(folder)?.id : undefined;
-      if (place === "held" && !asked) {
-        report.refused.push({ name, reason: folder ? `no class is named “${folder}”` : "it lies in no folder named like a class" });
-        continue;
-      }
-      const to = asked ? heldOut(asked) : place === "folders" ? addClass(folder || "unnamed") : place;
-      checkPlace(to);
-      const known = project.images.find((image) => image.id === id);
-      if (known) {
-        report.known.push(known.name);
-        if (isTray(to) || known.place === to) continue; // a label says more than a tray
-        report.moved.push({ name: known.name, from: known.place, to });
-        put([id], to);
-      } else {
-        report.added.push(id);
-        project.images.push({ id, name, place: to });
-      }
-    }
-    if (project.images.length > MOST_IMAGES) throw new InputError(`a project holds at most ${MOST_IMAGES.toLocaleString("en")} images`);
-  }, together);
   return report;
 }
 
@@ -357,6 +388,7 @@ export async function openProject(id?: string): Promise<void> {
   await tidy();
   for (const image of project.images) await show(image.id);
   project.images = project.images.filter((image) => small.has(image.id));
+  touched();
   await follow();
 }
 
@@ -371,6 +403,7 @@ const routes: [string, RegExp, (body: Body, found: string[]) => Promise<unknown>
     project = { ...JSON.parse(before), task: project.task, changed: project.changed + 1 };
     group = "";
     await saveProject(project);
+    touched();
     await follow();
     return { undone: true };
   }],

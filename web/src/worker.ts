@@ -1,11 +1,11 @@
 // Everything that takes time: decoding, learning, predicting. It learns whenever it is given another plan, in two
 // steps as the studio does: statistics under the FiLM there is, then FiLM made anew from all examples.
 
-import { Engine } from "./engine";
+import { Engine, type Network } from "./engine";
 import { InputError } from "./errors";
 import { onnxBytes } from "./export";
 import { choose, leftOutScore, mistakes, project, scored, suspects } from "./insight";
-import { type Look, chooseSize, decode, isJpeg, lookAt, pictureOf, toSquare } from "./pixels";
+import { type Look, SIZES, chooseSize, lookAt, openImage, stepOf, thumbnail, toSquare } from "./pixels";
 import type { Answer, Call, Found, Insight, Plan, Prediction, Status } from "./protocol";
 import { startRuntime } from "./runtime";
 import { FittedTask, compareNames, merge, noneLevel, ranking, readTask, select, statisticsOf, writeTask } from "./task";
@@ -15,26 +15,27 @@ const UNSURE = 0.8; // below this probability the best class is a guess
 const SUGGESTED = 24, THUMBNAIL = 320;
 const CHUNK = 16; // images between two looks for news
 const KEPT = 100_000_000; // bytes of decoded images in memory
+const TOGETHER = 4; // files that are decoded at once: browsers do it in threads of their own
 
-let opening: Promise<Engine> | null = null;
+let opening: Promise<Engine> | null = null, onGpu: boolean | null = null; // null: nobody has tried it yet
 const pixels = new Map<string, Uint8Array>(); // squares as the model reads them
 const files = new Map<string, Blob>();
 const looks = new Map<string, Look>();
 let features = new Map<string, Float64Array>(); // under the FiLM of `base`
+const networks = new Set<Network>(); // those of `base` and `fitted`, and earlier ones until nobody asks them
 let base: FittedTask | null = null, fitted: FittedTask | null = null, origin = "";
 let insight: Insight = { predictions: {}, review: null, held_out: null, suggestions: [], points: {} };
 let plan: Plan | null = null, behind = false;
 
 class Interrupted extends Error {}
 
+const WAITING: Status = { phase: "waiting", text: "", seconds: null };
 const say = (status: Status) => postMessage({ status });
 const breathe = () => new Promise<void>((resolve) => setTimeout(resolve));
 
 async function engine(): Promise<Engine> {
-  opening ??= open().catch((error) => { opening = null; throw error; });
-  const found = await opening;
-  if (!behind && !fitted) say({ phase: "waiting", text: "", seconds: null }); // somebody only asked about a file
-  return found;
+  opening ??= open().catch((error) => { opening = null; throw error; }).finally(() => { if (!behind && !fitted) say(WAITING); }); // somebody only asked about a file
+  return opening;
 }
 
 async function open(): Promise<Engine> {
@@ -50,15 +51,20 @@ async function open(): Promise<Engine> {
   }
   say({ phase: "learning", text: "Starting the model", seconds: null });
   const file = joined(parts);
-  if (gpu) {
+  if (gpu && onGpu !== false) {
     try {
       const found = new Engine(file, await (await import("./gpu")).startOnGpu());
-      if (await found.isExact()) return found;
+      onGpu = await found.isExact();
+      if (onGpu) return found;
+      console.warn("the GPU computes wrongly");
     } catch (error) {
+      onGpu = false;
       console.warn("the GPU cannot be used", error);
     }
   }
-  return new Engine(file, await startRuntime());
+  const found = new Engine(file, await startRuntime());
+  await found.warm();
+  return found;
 }
 
 // learning
@@ -71,7 +77,16 @@ async function followPlans(): Promise<void> {
     try {
       await follow(done);
     } catch (error) {
-      if (!(error instanceof Interrupted)) say({ phase: "error", text: reason(error), seconds: null });
+      if (onGpu && !(error instanceof Interrupted || error instanceof InputError)) {
+        console.warn("the GPU has failed", error);
+        onGpu = false;
+        done = opening = base = fitted = null; // all again, without it
+      } else if (!(error instanceof Interrupted)) say({ phase: "error", text: reason(error), seconds: null });
+    }
+    for (const network of networks) {
+      if (network === base?.network || network === fitted?.network) continue;
+      networks.delete(network);
+      await network.release();
     }
   }
   behind = false;
@@ -91,7 +106,7 @@ async function follow(now: Plan): Promise<void> {
   if (names.length < 2) {
     fitted = null;
     tell({ predictions: {}, review: null, held_out: null, suggestions: [], points: {} });
-    say({ phase: "waiting", text: "", seconds: null });
+    say(WAITING);
     return;
   }
   const model = await engine();
@@ -106,22 +121,23 @@ async function follow(now: Plan): Promise<void> {
       say({ phase: "refining", text: `Looking at ${examples.length} examples`, seconds: null });
       await conclude({ ...now, pool: now.pool.filter((id) => features.has(id)) }, names, false);
     } else say({ phase: "learning", text: `Learning from ${examples.length} examples`, seconds: null });
-    const old = base;
+    const quick = base !== null; // there are answers meanwhile, so what is out of date need not be learned to its end
     if (now.task) {
       const task = await readTask(model, now.task);
       base = new FittedTask(model, task, await model.network(task.film, task.imageSize));
       features = new Map();
     } else {
-      const size = chooseSize(model.about.image_sizes, examples.flatMap((id) => looks.get(id) ?? []));
+      const size = chooseSize(examples.flatMap((id) => looks.get(id) ?? []), model.about.image_sizes);
       const images = await read(examples, size), labels = own.flatMap((name, k) => now.classes[name].map(() => k));
       const found = await FittedTask.learn(model, images, labels, own, size, (share) => {
+        if (quick) check(now);
         say({ phase: "learning", text: `Learning from ${examples.length} examples, ${Math.round(share * 100)}%`, seconds: null });
       });
       base = found.fitted;
       features = new Map(examples.map((id, i) => [id, found.features[i]]));
     }
     origin = from;
-    await old?.network.release();
+    networks.add(base.network);
     await conclude({ ...now, pool: [] }, names, false);
     await conclude(now, names, true);
   }
@@ -228,36 +244,34 @@ function check(now: Plan): void {
 
 async function read(ids: string[], size: number): Promise<Uint8Array[]> {
   const found: Uint8Array[] = [];
-  for (const id of ids) {
-    const known = pixels.get(id), file = files.get(id);
-    if (!file) throw new Interrupted(); // it was taken out meanwhile
-    const made = known?.length === size * size * 3 ? known : await square(file, size);
-    if (known || pixels.size * made.length < KEPT) pixels.set(id, made);
-    found.push(made);
-  }
+  for (let i = 0; i < ids.length; i += TOGETHER) found.push(...await Promise.all(ids.slice(i, i + TOGETHER).map((id) => squareOf(id, size))));
   return found;
 }
 
-async function square(file: Blob, size: number): Promise<Uint8Array> {
-  const bitmap = await decode(file), made = toSquare(pictureOf(bitmap), size, await isJpeg(file));
-  bitmap.close();
+async function squareOf(id: string, size: number): Promise<Uint8Array> {
+  const known = pixels.get(id), file = files.get(id);
+  if (!file) throw new Interrupted(); // it was taken out meanwhile
+  const made = known?.length === size * size * 3 ? known : await square(file, size);
+  keep(id, made);
   return made;
 }
+
+function keep(id: string, square: Uint8Array): void {
+  if (pixels.has(id) || pixels.size * square.length < KEPT) pixels.set(id, square);
+}
+
+const square = async (file: Blob, size: number) => toSquare(await openImage(file, 2 * size), size);
 
 // what the page asks for
 
 const calls: { [kind in Call["kind"]]: (call: Extract<Call, { kind: kind }>) => Promise<unknown> } = {
-  // a file is an image, or is refused; its small picture
-  async look({ file }) {
-    const bitmap = await decode(file), scale = Math.min(1, THUMBNAIL / Math.max(bitmap.width, bitmap.height));
-    const look = lookAt(pictureOf(bitmap), await isJpeg(file));
-    const canvas = new OffscreenCanvas(Math.max(1, Math.round(bitmap.width * scale)), Math.max(1, Math.round(bitmap.height * scale)));
-    const context = canvas.getContext("2d")!;
-    context.fillStyle = "white";
-    context.fillRect(0, 0, canvas.width, canvas.height);
-    context.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
-    bitmap.close();
-    return { look, small: await canvas.convertToBlob({ type: scale < 1 ? "image/jpeg" : "image/png", quality: 0.88 }) };
+  // a file is an image, or is refused; its small picture. The model is on its way meanwhile, and the square as it will
+  // probably be read is kept, so that it is decoded once.
+  async look({ id, file }) {
+    void engine().catch(() => {}); // said when it is needed
+    const picture = await openImage(file, 2 * Math.max(...SIZES)), look = lookAt(picture), size = base?.task.imageSize ?? chooseSize([look]);
+    if (picture.step === (picture.jpeg ? stepOf(...picture.whole, 2 * size) : 1)) keep(id, toSquare(picture, size));
+    return { look, small: await thumbnail(picture, THUMBNAIL) };
   },
   async keep({ id, file, look }) {
     files.set(id, file);
@@ -269,17 +283,20 @@ const calls: { [kind in Call["kind"]]: (call: Extract<Call, { kind: kind }>) => 
     void followPlans();
   },
   async classify({ files: asked }) {
-    const now = learned(), found: (Found | { error: string })[] = [], good: number[] = [], squares: Uint8Array[] = [];
-    for (const [i, file] of asked.entries()) {
-      try {
-        squares.push(await square(file, now.task.imageSize));
-        good.push(i);
-      } catch (error) {
-        found[i] = { error: reason(error) };
-      }
+    for (;;) {
+      const now = learned(), found: (Found | { error: string })[] = [], good: number[] = [], squares: Uint8Array[] = [];
+      await Promise.all(asked.map(async (file, i) => {
+        try {
+          squares[i] = await square(file, now.task.imageSize);
+          good.push(i);
+        } catch (error) {
+          found[i] = { error: reason(error) };
+        }
+      }));
+      if (now.network !== fitted?.network) continue; // it has learned anew meanwhile
+      (await now.network.run(good.map((i) => squares[i]))).forEach((row, j) => { found[good[j]] = answer(now, row); });
+      return found;
     }
-    (await now.network.run(squares)).forEach((row, j) => { found[good[j]] = answer(now, row); });
-    return found;
   },
   async checkTask({ bytes }) {
     const { names, statistics } = await readTask(await engine(), bytes);

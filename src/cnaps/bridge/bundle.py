@@ -6,7 +6,6 @@ graphs, without weights: those are put in when the bundle is opened, folded from
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import warnings
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cnaps.errors import CnapsError, InputError
+from cnaps.errors import InputError, MissingPackageError
 from cnaps.files import atomic_folder, write_json
 from cnaps.nn.adaptation import FilmGenerator
 from cnaps.nn.backbones.base import PackageWeights
@@ -99,7 +98,7 @@ def make_graphs(model: CNAPs) -> dict[str, bytes]:
     with torch.no_grad():
         modules = [("stem", fold(backbone.stem, backbone.stem_units))]
         modules += [
-            (f"stages.{i}", fold(model._unadapted(i), units)) for i, units in enumerate(backbone.stage_units)
+            (f"stages.{i}", fold(model.unadapted(i), units)) for i, units in enumerate(backbone.stage_units)
         ]
         for i, (place, module) in enumerate(modules):
             outputs = [f"{place}.map", f"{place}.pooled"]
@@ -202,7 +201,7 @@ def _export(
         import onnx
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise CnapsError("writing graphs needs two more packages: pip install 'cnaps[ship]'") from error
+        raise MissingPackageError("writing graphs", "onnx", "onnxscript") from error
     free = {"pooled": {0: "n"}, "members": {0: "ways", 1: "n"}, "embedding": {}}
     named_axes = [free.get(name, {0: "n"}) for name in inputs]
     shapes = tuple({k: torch.export.Dim(v, min=1) for k, v in axes.items()} for axes in named_axes)
@@ -272,16 +271,7 @@ def _named(units: Sequence[Any]) -> list[tuple[str, Any]]:
 
 
 def _lora_places(model: CNAPs) -> dict[str, int]:
-    if model.shared is None:
+    if model.lora is None:
         return {}
-    places, number = {}, 0
-    for stage, names in enumerate(model.shared.names):
-        for name in names:
-            places[f"stages.{stage}.{name}"] = number
-            number += 1
-    return places
-
-
-def bundle_bytes(model: CNAPs) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The bundle of a model in memory."""
-    return json.loads(json.dumps(describe(model))), make_graphs(model)
+    places = [f"stages.{stage}.{name}" for stage, names in enumerate(model.lora.names) for name in names]
+    return {place: number for number, place in enumerate(places)}

@@ -59,9 +59,8 @@ class TorchEngine:
         if earlier is None:
             adapted = self.model.adapt(images, labels)
         else:
-            embedding, count = torch.from_numpy(earlier[0]).to(self.model.device), earlier[1]
-            adapted = self.model._adapt(images, torch.arange(support.ways), labels, embedding, count)
-        assert adapted.context_features is not None
+            embedding = torch.from_numpy(earlier[0]).to(self.model.device)
+            adapted = self.model.adapt_more(images, labels, support.ways, (embedding, earlier[1]))
         return Adaptation(
             _numpy(adapted.film.vector()),
             _numpy(adapted.context_features),
@@ -73,15 +72,15 @@ class TorchEngine:
     def embedding(self, pixels: np.ndarray) -> np.ndarray:
         """The mean over the rows of the set encoder."""
         model = self.model
-        return _numpy(model._task_embedding(self._images(pixels), default_chunk(model.device)).double())
+        chunk = default_chunk(model.device)
+        return _numpy(model.task_embedding(self._images(pixels), {"chunk_size": chunk}).double())
 
     def network(self, film: np.ndarray, image_size: int) -> Network:
         """The network with the FiLM of a task at this size."""
         model = self.model
         sites = model.backbone.site_channels if model.adaptation is not None else []
         parts = Film.from_vector(torch.from_numpy(film).to(model.device), sites)
-        with torch.no_grad():
-            return self._network(model.network(parts, image_size))
+        return self._network(model.network(parts, image_size))
 
     def frozen(self) -> Network:
         """The backbone as it was pre-trained."""

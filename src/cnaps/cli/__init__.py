@@ -13,23 +13,25 @@ app = typer.Typer(
     name="cnaps",
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: at once, and flags look like flags
+    context_settings={"max_content_width": 110},
     help="Few-shot image classification that adapts in one forward pass.",
 )
 
 # Each module has a function register(app) that adds its commands; order here is the order in --help.
 MODULES = (
     "classify",
-    "suggest",
+    "labels",
     "studio",
+    "label_studio",
+    "hub",
+    "check",
     "data",
     "tasks",
     "train",
     "evaluate",
     "experiment",
     "weights",
-    "hub",
-    "label_studio",
-    "check",
 )
 
 for _module in MODULES:
@@ -63,12 +65,13 @@ def main(arguments: list[str] | None = None) -> None:
     from cnaps import progress
     from cnaps.cli.common import echo
     from cnaps.cli.display import progress_display
+    from cnaps.cli.renamed import current
     from cnaps.errors import CnapsError
 
     progress.show_with(progress_display)
 
     try:
-        app(args=arguments)
+        app(args=current(sys.argv[1:] if arguments is None else arguments))
     except CnapsError as error:
         echo(f"error: {error}", fg="red", err=True)
         sys.exit(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -15,11 +16,17 @@ def register(app: typer.Typer) -> None:
 
 
 def check(
-    paths: list[Path] = typer.Argument(
-        ..., metavar="PATH...", help="Projects, collections, runs, models, task files."
-    ),
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH", help="A project, collection, run, model or task file."),
+    ],
 ) -> None:
-    """Say of a project, collection, run, model or task file whether it is whole, and what is wrong."""
+    """Say whether files of cnaps are whole.
+
+    And, where they are damaged, what is wrong with them.
+
+    Example: cnaps check birds.task ~/cnaps-studio/birds
+    """
     from cnaps.cli.integrity import find_problems
 
     damaged = False

@@ -22,13 +22,15 @@ def register(root: typer.Typer) -> None:
 
 @app.command()
 def prepare(
-    name: Annotated[str, typer.Argument(help="The data set, or folder, huggingface, meta-dataset-records.")],
-    source: Annotated[Path, typer.Argument(help="Where the downloaded files are: a folder, an archive, a CSV.")],
-    dest: Annotated[Path, typer.Argument(help="The folder of the new collection.")],
+    name: Annotated[
+        str, typer.Argument(help="Which data set, see `cnaps data list`; folder for your own images.")
+    ],
+    source: Annotated[Path, typer.Argument(help="Its files: a folder, an archive, or a CSV of path and label.")],
+    dest: Annotated[Path, typer.Argument(help="The folder of the new collection, e.g. collections/birds.")],
     size: Annotated[int, typer.Option(help="Images are shrunk to at most this many pixels a side.")] = 84,
     splits: Annotated[
         str | None,
-        typer.Option(help="published, random (by class), train, valid or test (all in it), none, or a JSON file."),
+        typer.Option(help="published, random or none; train, valid or test takes all classes; or a JSON file."),
     ] = None,
     seed: Annotated[int, typer.Option(help="The seed of random splits.")] = 0,
     wordnet: Annotated[
@@ -39,12 +41,14 @@ def prepare(
         str | None, typer.Option("--name", help="The collection's name, if not that of the data set.")
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; one a processor if not given.")] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="A broken image is an error.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a collection that differs.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="A broken image is an error, not left out.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a collection made otherwise.")] = False,
 ) -> None:
     """Make a collection from a data set as its publisher ships it, or from your own folders.
 
     An interrupted preparation continues when it is run again; running it twice changes nothing.
+
+    Example: cnaps data prepare cu_birds downloads collections/cu_birds
     """
     from cnaps.data.prepare import prepare as run
 
@@ -112,7 +116,10 @@ def show(
 def doctor(
     folder: Annotated[Path, typer.Argument(help="The folder of collections and downloads.")],
 ) -> None:
-    """Tell which of Meta-Dataset's data sets are ready, which files are missing, and where those are."""
+    """Tell which of Meta-Dataset's data sets are ready, which files are missing, and where those are.
+
+    Example: cnaps data doctor downloads
+    """
     from cnaps.data.doctor import examine
 
     marks = {"ready": "green", "downloaded": "yellow", "damaged": "red", "missing": "red"}

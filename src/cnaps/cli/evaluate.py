@@ -4,58 +4,59 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cnaps.cli import options as o
 from cnaps.cli.common import echo, warn
+from cnaps.cli.options import names_of, split_of
 
 if TYPE_CHECKING:
     from cnaps.data.collection import Collection
     from cnaps.paper.experiments.evaluation import TaskSet
     from cnaps.paper.experiments.reporting import Report
 
-Data = Annotated[list[Path], typer.Argument(help="Collections, or folders that hold some.", metavar="DATA...")]
-
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the program."""
     app.command("evaluate")(evaluate)
     app.command("calibrate")(calibrate)
-    app.command("learners")(learners)
+    app.command("learners")(list_learners)
 
 
-def learners() -> None:
-    """List the methods that can be evaluated."""
-    from cnaps.paper.learners import list_learners
+def list_learners() -> None:
+    """List the methods; those marked trained need a model of `cnaps train --learner NAME`."""
+    from cnaps.paper import learners
 
-    for entry in list_learners():
+    for entry in learners.list_learners():
         echo(f"{entry.name:19}{'trained  ' if entry.trained else '         '}{entry.summary}")
 
 
 def evaluate(
-    data: Data,
-    out: Annotated[Path, typer.Option(help="The folder of the results.")],
-    model: Annotated[str, typer.Option(help="The model: a folder or a name; its backbone is everybody's.")],
-    chosen: Annotated[
-        str, typer.Option("--learners", help="Names; name=FOLDER or name@variant=FOLDER for models of their own.")
-    ] = "cnaps,logreg,protonet",
-    split: Annotated[str, typer.Option(help="train, valid or test; 'all' takes every class.")] = "test",
-    tasks: Annotated[int, typer.Option(min=1, help="Tasks of each data set.")] = 100,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed draws the same tasks, anywhere.")] = 0,
-    manifest: Annotated[Path | None, typer.Option(help="Take the tasks from a manifest.")] = None,
-    max_ways: Annotated[int, typer.Option(min=2, help="Most classes of a task.")] = 50,
-    max_context: Annotated[int, typer.Option(min=2, help="Most context images of a task.")] = 500,
-    ways: Annotated[int | None, typer.Option(min=2, help="A fixed number of classes.")] = None,
-    shots: Annotated[int | None, typer.Option(min=1, help="A fixed number of context images a class.")] = None,
-    targets: Annotated[int | None, typer.Option(min=1, help="A fixed number of targets a class.")] = None,
-    unseen: Annotated[
-        str | None, typer.Option(help="Data sets that training saw nothing of; as the model notes it.")
+    data: o.Data,
+    out: o.Out,
+    model: o.Model,
+    learners: o.Learners = "cnaps,logreg,protonet",
+    split: o.Split = "test",
+    tasks: o.Tasks = 100,
+    seed: o.Seed = 0,
+    manifest: Annotated[
+        Path | None,
+        typer.Option(help="Take the tasks from this file of `cnaps tasks sample`."),
     ] = None,
-    against: Annotated[str | None, typer.Option(help="The learner to compare with; the first.")] = None,
-    beside: Annotated[
-        str | None, typer.Option(help="'paper' sets its published table beside the results.")
+    max_ways: o.MaxWays = 50,
+    max_context: o.MaxContext = 500,
+    ways: o.Ways = None,
+    shots: o.Shots = None,
+    targets: o.Targets = None,
+    unseen: o.Unseen = None,
+    against: Annotated[
+        str | None, typer.Option(help="The method from which differences are shown; the first of --learners.")
     ] = None,
+    published: Annotated[
+        bool, typer.Option("--published", help="Show the paper's published table beside the results.")
+    ] = False,
     size: Annotated[int | None, typer.Option(min=16, help="The side of images; the model's if not given.")] = None,
     calibration: Annotated[
         Path | None,
@@ -64,48 +65,57 @@ def evaluate(
     features: Annotated[
         Path | None, typer.Option(help="Keep frozen features in this folder, for further runs and other methods.")
     ] = None,
-    name: Annotated[str, typer.Option(help="What the result is called.")] = "evaluation",
-    title: Annotated[str, typer.Option(help="Its headline.")] = "Few-shot accuracy",
-    processes: Annotated[int, typer.Option(min=1, help="Processes on this machine.")] = 1,
+    name: Annotated[str, typer.Option(help="What the files of the result are called.")] = "evaluation",
+    title: Annotated[str, typer.Option(help="The headline of the report.")] = "Few-shot accuracy",
+    processes: o.Processes = 1,
 ) -> None:
     """Few-shot accuracy for each data set with 95% intervals, several methods on the same tasks.
 
     Run again with the same folder it goes on where it stood, and more learners or tasks join what is there.
+
+    Example: cnaps evaluate collections --model cnaps-lite0 --learners cnaps,logreg --out results/first
     """
     start_processes(processes, out)
     from cnaps.episodes import Limits
-    from cnaps.errors import InputError
     from cnaps.paper.experiments.comparison import comparison_report
     from cnaps.paper.experiments.evaluation import TaskSet, compare
 
-    if beside not in (None, "paper"):
-        raise InputError(f"--beside takes 'paper', not {beside!r}")
-    collections = open_collections(data, None if split == "all" or manifest else split)
+    collections = open_collections(data, None if manifest else split_of(split))
     if manifest:
         task_set = TaskSet.from_manifest(manifest, collections, tasks)
     else:
         most = max(max_ways, ways or 0)
         limits = Limits(min_ways=min(5, most), max_ways=most, max_context=max(max_context, most))
-        options = {"limits": limits, "seed": seed, "ways": ways, "shots": shots, "targets": targets}
-        task_set = TaskSet.draw(collections, None if split == "all" else split, tasks, **options)
+        options: dict[str, Any] = {
+            "limits": limits,
+            "seed": seed,
+            "ways": ways,
+            "shots": shots,
+            "targets": targets,
+        }
+        task_set = TaskSet.draw(collections, split_of(split), tasks, **options)
     warn_of_seen(model, task_set)
-    found = compare(model, names_of(chosen), task_set, out, size=size, calibration=calibration, features=features)
+    found = compare(
+        model, names_of(learners), task_set, out, size=size, calibration=calibration, features=features
+    )
     if found is None:
         return
     names = sorted(found["setup"]["data set"])
-    found |= {"name": name, "title": title, "beside": beside}
-    found |= {"unseen": unseen_sets(names, unseen, model), "against": against or label_of(chosen)}
+    found |= {"name": name, "title": title, "beside": "paper" if published else None}
+    found |= {"unseen": unseen_sets(names, unseen, model), "against": against or label_of(learners)}
     finish(comparison_report(found), out)
 
 
 def calibrate(
-    model: Annotated[Path, typer.Argument(help="The folder of the model.")],
-    results: Annotated[Path, typer.Argument(help="Results of `cnaps evaluate` on validation tasks.")],
-    learner: Annotated[str, typer.Option(help="Whose results to take.")] = "cnaps",
+    model: Annotated[Path, typer.Argument(help="The folder of the model, whose config.json is changed.")],
+    results: Annotated[Path, typer.Argument(help="A folder that `cnaps evaluate --split valid` wrote.")],
+    learner: Annotated[str, typer.Option(help="Whose results to take, as --learners named it.")] = "cnaps",
 ) -> None:
     """Make a model's probabilities mean what they say: a temperature from ways and shots, by validation tasks.
 
     Take results of the model as it is now; what is found is added to the calibration that it has.
+
+    Example: cnaps calibrate runs/phi/best results/valid
     """
     from cnaps.errors import DataError
     from cnaps.nn.checkpoints import load_model, write_notes
@@ -171,11 +181,6 @@ def finish(report: Report, out: Path) -> None:
     paths = report.write(out)
     echo(next(iter(report.tables.values())).markdown())
     echo(f"{paths[0]}: tables, pictures and every number are beside it")
-
-
-def names_of(text: str) -> list[str]:
-    """The parts of a list with commas."""
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def label_of(chosen: str) -> str:

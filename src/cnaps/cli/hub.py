@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
+from typer import Argument, Option
 
 from cnaps.cli.common import echo
+
+_Source = Annotated[
+    str, Argument(metavar="SOURCE", help="A task file (birds.task), or a model by name or folder.")
+]
+_Repository = Annotated[str, Argument(metavar="REPOSITORY", help="OWNER/NAME on the hub; @REVISION to pull that.")]
+_Public = Annotated[bool, Option("--public", help="For everybody to see; else a new repository is private.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -14,7 +23,10 @@ def register(app: typer.Typer) -> None:
 
 
 def models() -> None:
-    """List the models on this machine: those that come with the package, and those fetched from the hub."""
+    """List the models on this machine.
+
+    Those that come with the package, and those that were fetched from the hub.
+    """
     from cnaps.errors import CnapsError
     from cnaps.runtime.bundle import has_bundle, read_bundle
     from cnaps.runtime.hub import known_models
@@ -36,21 +48,25 @@ def models() -> None:
             echo(f"  damaged: {error}")
 
 
-def push(
-    source: str = typer.Argument(..., help="A model by name or folder, or a task file."),
-    repository: str = typer.Argument(..., help="OWNER/NAME on the hub; made if it does not exist."),
-    public: bool = typer.Option(False, "--public", help="For everybody to see; else a new repository is private."),
-) -> None:
-    """Upload a model or a task file to the Hugging Face hub, with a card; HF_TOKEN is who you are."""
+def push(source: _Source, repository: _Repository, public: _Public = False) -> None:
+    """Upload a task file or a model to the Hugging Face hub.
+
+    With a card of its own; the token in HF_TOKEN says who you are.
+
+    Example: cnaps push birds.task ada/birds
+    """
     from cnaps.runtime import hub
 
     echo(f"pushed to {hub.push(source, repository, public=public)}")
 
 
-def pull(
-    repository: str = typer.Argument(..., help="OWNER/NAME on the hub, or OWNER/NAME@REVISION."),
-) -> None:
-    """Fetch a model or a task file from the Hugging Face hub, check it, and say where it lies."""
+def pull(repository: _Repository) -> None:
+    """Fetch a task file or a model from the hub.
+
+    It is checked, and where it lies is said.
+
+    Example: cnaps pull ada/birds
+    """
     from cnaps.runtime import hub
 
     path = hub.fetch(repository)

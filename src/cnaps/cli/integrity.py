@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -83,7 +82,7 @@ def _run(folder: Path) -> Problems:
 
 
 def _project(folder: Path) -> Problems:
-    from cnaps.files import read_bytes
+    from cnaps.files import content_id, read_bytes
     from cnaps.studio.description import parse
 
     try:
@@ -97,7 +96,7 @@ def _project(folder: Path) -> Problems:
         except (OSError, ValueError) as error:
             yield f"the image {image['name']!r} ({image['id']}) cannot be read: {error}"
             continue
-        if hashlib.blake2b(content, digest_size=16).hexdigest() != image["id"]:
+        if content_id(content) != image["id"]:
             yield f"the image {image['name']!r} ({image['id']}) is damaged"
     if about["task"]:
         yield from _task(folder / "tasks" / about["task"])

@@ -3,73 +3,82 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from cnaps.cli.common import FORCE, SOME_SKIPPED, echo, warn
+from cnaps.cli import common
+from cnaps.cli.common import SOME_SKIPPED, echo, finish, warn
+
+_CODES = f"Exit codes: 0 done; 2 nothing was done, the message says why; {SOME_SKIPPED} some images were left out."
+_SERVED = "The folder that Label Studio serves the images from."
+
+_Export = Annotated[Path, Argument(metavar="EXPORT", help="What Label Studio exported as JSON: project-1.json.")]
+_Table = Annotated[Path, Argument(metavar="TABLE", help="The examples to write for `cnaps fit`: birds.csv.")]
+_Folder = Annotated[Path, Option("--images", metavar="FOLDER", help=_SERVED)]
+_Field = Annotated[str, Option(metavar="NAME", help="Which part of a task's data is the image.")]
+_Out = Annotated[Path, Option("--out", "-o", metavar="FILE", help="What to import into Label Studio: tasks.json.")]
+_Task = Annotated[Path | None, Option(metavar="TASK", help="Suggest classes by this task file: birds.task.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     group = typer.Typer(help="Labels from Label Studio, and suggestions for it.", no_args_is_help=True)
-    group.command("import")(bring_in)
-    group.command()(export)
+    group.command("import", epilog=_CODES)(bring_in)
+    group.command(epilog=_CODES)(export)
     app.add_typer(group, name="label-studio")
 
 
 def bring_in(
-    source: Path = typer.Argument(..., metavar="EXPORT", help="What Label Studio exported as JSON."),
-    table: Path = typer.Argument(..., help="The CSV of path,label to write: examples for `cnaps fit`."),
-    images: Path = typer.Option(..., "--images", help="The folder that Label Studio serves the images from."),
-    field: str = typer.Option("image", "--field", help="Which part of a task's data is the image."),
-    force: bool = FORCE,
+    source: _Export, table: _Table, images: _Folder, field: _Field = "image", force: common.Force = False
 ) -> None:
-    """Turn choices that people made in Label Studio into examples. Exit code 3: some images are not there."""
-    import csv
-    import io
+    """Turn choices that people made in Label Studio into examples.
 
+    Example: cnaps label-studio import project-1.json birds.csv --images photos
+    """
     from cnaps.errors import DataError
-    from cnaps.files import check_output, spreadsheet_cell, write_text
+    from cnaps.files import check_output, csv_text, write_text
     from cnaps.runtime.label_studio import Addresses, read_export
 
     check_output(table, (".csv",), inputs=[source], force=force)
-    addresses, text = Addresses(images), io.StringIO()
-    rows, missing = csv.writer(text, lineterminator="\n"), 0
-    rows.writerow(["path", "label"])
-    labels: list[str] = []
+    addresses = Addresses(images)
+    rows: list[list[str]] = []
+    missing: list[str] = []
     for address, label in read_export(source, field):
         path = addresses.file(address)
         if path is None:
-            missing += 1
+            missing.append(address)
             warn(f"not in {images}: {address[:200]}")
-            continue
-        labels.append(label)
-        rows.writerow([spreadsheet_cell(str(path)), spreadsheet_cell(label)])
-    if not labels:
+        else:
+            rows.append([str(path), label])
+    if not rows:
         raise DataError(f"{source} has no choice of an image that is in {images}")
-    write_text(table, text.getvalue())
-    echo(f"wrote {table}: {len(labels)} images of {len(set(labels))} classes; next: cnaps fit {table} FILE.task")
-    if missing:
-        raise typer.Exit(SOME_SKIPPED)
+    write_text(table, csv_text([["path", "label"], *rows]))
+    classes = len({label for _, label in rows})
+    echo(f"wrote {table}: {len(rows)} images of {classes} classes; next: cnaps fit {table} FILE.task")
+    finish([], missing)
 
 
 def export(
-    sources: list[str] = typer.Argument(..., metavar="IMAGES...", help="Images, folders, patterns or lists."),
-    out: Path = typer.Option(..., "--out", help="The JSON file to import into Label Studio."),
-    root: Path = typer.Option(..., "--images", help="The folder that Label Studio serves the images from."),
-    task: Path | None = typer.Option(None, "--task", help="Suggest classes by this task file."),
-    model: str | None = typer.Option(None, "--model", help="A model by name (see `cnaps models`) or folder."),
-    force: bool = FORCE,
+    sources: common.Images,
+    out: _Out,
+    root: _Folder,
+    task: _Task = None,
+    model: common.Model = None,
+    force: common.Force = False,
 ) -> None:
-    """Write tasks for Label Studio, with suggestions of a task file where one is given."""
+    """Write images as tasks of Label Studio, with the classes that a task file suggests.
+
+    Example: cnaps label-studio export photos --images photos --task birds.task --out tasks.json
+    """
     from cnaps.errors import CnapsError
     from cnaps.files import check_output, write_json
     from cnaps.images.finding import find_images
     from cnaps.runtime.label_studio import Config, local_address
     from cnaps.runtime.taskfile import read_task
 
-    check_output(out, (".json",), inputs=[*([task] if task else [])], force=force)
+    check_output(out, (".json",), inputs=[task] if task else [], force=force)
     files = find_images(sources)
     tasks: list[dict[str, Any]] = [{"data": {"image": local_address(path, root)}} for path in files]
     unread: list[int] = []
@@ -85,5 +94,4 @@ def export(
                 tasks[i]["predictions"] = [{**Config().result(fitted.names, row), "model_version": task.stem}]
     write_json(out, tasks)
     echo(f"wrote {out}: {len(tasks)} tasks, for an interface with Choices named choice of an Image named image")
-    if unread:
-        raise typer.Exit(SOME_SKIPPED)
+    finish([], unread)

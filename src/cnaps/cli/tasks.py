@@ -7,14 +7,12 @@ from typing import Annotated
 
 import typer
 
+from cnaps.cli import options as o
 from cnaps.cli.common import FORCE, echo
 from cnaps.cli.evaluate import open_collections
+from cnaps.cli.options import split_of
 
 tasks = typer.Typer(no_args_is_help=True, help="Draw few-shot tasks from collections, and look at them.")
-
-Data = Annotated[list[Path], typer.Argument(help="Collections, or folders that hold some.", metavar="DATA...")]
-Split = Annotated[str, typer.Option(help="train, valid or test; 'all' takes every class.")]
-Seed = Annotated[int, typer.Option(help="The same seed draws the same tasks, anywhere.", min=0)]
 
 
 def register(app: typer.Typer) -> None:
@@ -24,19 +22,22 @@ def register(app: typer.Typer) -> None:
 
 @tasks.command()
 def sample(
-    data: Data,
-    out: Annotated[Path, typer.Option(help="The manifest to write (JSON lines).")],
+    data: o.Data,
+    out: Annotated[Path, typer.Option(help="The manifest to write (JSON lines), e.g. tasks.jsonl.")],
     count: Annotated[int, typer.Option("--tasks", help="How many tasks.", min=1)] = 600,
-    split: Split = "test",
-    seed: Seed = 0,
-    ways: Annotated[int | None, typer.Option(help="A fixed number of classes.", min=2)] = None,
-    shots: Annotated[int | None, typer.Option(help="A fixed number of context images a class.", min=1)] = None,
-    targets: Annotated[int | None, typer.Option(help="A fixed number of targets a class.", min=1)] = None,
+    split: o.Split = "test",
+    seed: o.Seed = 0,
+    ways: o.Ways = None,
+    shots: o.Shots = None,
+    targets: o.Targets = None,
     training: Annotated[bool, typer.Option("--training", help="At most 40 ways and 400 context images.")] = False,
-    flat: Annotated[bool, typer.Option("--flat", help="Ignore alphabets and WordNet.")] = False,
+    flat: Annotated[bool, typer.Option("--flat", help="Mix alphabets, and classes of all of WordNet.")] = False,
     force: bool = FORCE,
 ) -> None:
-    """Draw tasks by Meta-Dataset's protocol and write the names of their images to a manifest."""
+    """Draw tasks by Meta-Dataset's protocol and write the names of their images to a manifest.
+
+    Example: cnaps tasks sample collections/cu_birds --tasks 600 --out birds.jsonl
+    """
     from cnaps.episodes import TEST_LIMITS, TRAIN_LIMITS, Sampler, write_manifest
     from cnaps.files import check_output
     from cnaps.progress import track
@@ -45,7 +46,7 @@ def sample(
     collections = {each.name: each for each in open_collections(data, None)}
     sampler = Sampler(
         list(collections.values()),
-        None if split == "all" else split,
+        split_of(split),
         limits=TRAIN_LIMITS if training else TEST_LIMITS,
         seed=seed,
         ways=ways,
@@ -65,15 +66,18 @@ def sample(
 
 @tasks.command()
 def show(
-    data: Data,
+    data: o.Data,
     out: Annotated[Path, typer.Option(help="The picture to write (PNG).")] = Path("task.png"),
-    manifest: Annotated[Path | None, typer.Option(help="Take the task from a manifest.")] = None,
+    manifest: Annotated[Path | None, typer.Option(help="A file of `cnaps tasks sample` to take it from.")] = None,
     task: Annotated[int, typer.Option(help="The number of the task.", min=0)] = 0,
-    split: Split = "test",
-    seed: Seed = 0,
+    split: o.Split = "test",
+    seed: o.Seed = 0,
     force: bool = FORCE,
 ) -> None:
-    """Draw a task as a picture: a band for each class, its context on the left, its targets on the right."""
+    """Draw a task as a picture: a band for each class, its context on the left, its targets on the right.
+
+    Example: cnaps tasks show collections/cu_birds --task 3 --out task.png
+    """
     from cnaps.episodes import Sampler, load_task, read_manifest
     from cnaps.episodes.drawing import draw_task
     from cnaps.errors import InputError
@@ -83,7 +87,7 @@ def show(
     check_output(out, (".png",), inputs=[*data, *([manifest] if manifest else [])], force=force)
     collections = {each.name: each for each in open_collections(data, None)}
     if manifest is None:
-        sampler = Sampler(list(collections.values()), None if split == "all" else split, seed=seed)
+        sampler = Sampler(list(collections.values()), split_of(split), seed=seed)
         described = sampler.describe(task)
     else:
         known = {each.index: each for each in read_manifest(manifest, collections)}

@@ -12,8 +12,7 @@ from cnaps.cli.common import echo
 from cnaps.cli.evaluate import start_processes
 
 CONFIG = typer.Argument(None, help="A TOML or JSON file of settings; without one, the paper's defaults.")
-# Two names: torchrun takes --run for one of its own options, whichever program it starts.
-RUN = typer.Option(None, "--out", "--run", help="The folder of the new run.")
+RUN = typer.Option(None, "--out", help="The folder of the new run, e.g. runs/first.")
 RESUME = typer.Option(None, "--resume", help="Continue the run in this folder, exactly where it stood.")
 SET = typer.Option([], "--set", help="Change a setting: --set optimiser.learning_rate=1e-3; repeat as needed.")
 DEVICE = typer.Option("auto", help="auto (a GPU if there is one) or cpu.")
@@ -33,7 +32,8 @@ def train(
         None, help="The method to train, see `cnaps learners`; cnaps if not given."
     ),
     backbone: str | None = typer.Option(
-        None, help="The network to adapt, in place of model.backbone: transformers:FOLDER, timm:NAME or its name."
+        None,
+        help="The network to adapt (model.backbone), e.g. resnet18, timm:NAME or transformers:FOLDER.",
     ),
     run: Path | None = RUN,
     resume: Path | None = RESUME,
@@ -42,7 +42,10 @@ def train(
     processes: int = PROCESSES,
     show_config: bool = SHOW,
 ) -> None:
-    """Train the adaptation networks (phi) on tasks; theta stays as it is."""
+    """Train the adaptation networks (phi) on tasks; theta stays as it is.
+
+    Example: cnaps train configs/cnaps-lite0.toml --out runs/phi --set seed=3
+    """
     if backbone is not None:
         changes = [f'model.backbone="{backbone}"', *changes]
     if learner is not None:
@@ -59,7 +62,10 @@ def pretrain(
     processes: int = PROCESSES,
     show_config: bool = SHOW,
 ) -> None:
-    """Train a feature extractor (theta) by classifying all classes of one collection or several."""
+    """Train a feature extractor (theta) by classifying all classes of one collection or several.
+
+    Example: cnaps pretrain --out runs/theta --set 'data=["collections/ilsvrc_2012"]'
+    """
     _start("pretrain", config, run, resume, changes, device, processes, show_config)
 
 

@@ -24,7 +24,10 @@ def import_weights(
     source: Path = typer.Argument(..., help="A published checkpoint (.pt), whole or of the backbone alone."),
     destination: Path = typer.Argument(..., help="The folder of the model that is written."),
 ) -> None:
-    """Turn a published CNAPs checkpoint into a model folder."""
+    """Turn a published CNAPs checkpoint into a model folder.
+
+    Example: cnaps import-weights film_ar.pt models/published
+    """
     from cnaps.files import check_output
     from cnaps.nn.checkpoints import FILES
     from cnaps.nn.reference import from_reference
@@ -39,16 +42,22 @@ def import_weights(
 
 
 def ship(
-    source: Path = typer.Argument(..., help="The folder of a model."),
+    source: Path = typer.Argument(..., help="The folder of a model, e.g. runs/phi/best."),
     destination: Path = typer.Argument(..., help="The folder of the small copy."),
     average: Path | None = typer.Option(
-        None, help="Another model that this one's training started from, or the other way round: take the mean."
+        None, help="Another model: ship the mean of both. One of the two must have been trained from the other."
     ),
-    shared: float = typer.Option(
-        1.0, min=0.0, max=1.0, help="Multiply the terms that all tasks share: below 1, closer to the backbone."
+    lora: float = typer.Option(
+        1.0,
+        min=0.0,
+        max=1.0,
+        help="Multiply the LoRA terms by this share, e.g. 0.85: below 1 the model is closer to its backbone.",
     ),
 ) -> None:
-    """Make a small copy of a model: half precision, and without a backbone that an installed package carries."""
+    """Make a small copy of a model: half precision, and without a backbone that an installed package carries.
+
+    Example: cnaps ship runs/phi/best models/phi
+    """
     from cnaps.files import check_output
     from cnaps.nn.checkpoints import FILES, load_model, save_model
 
@@ -59,10 +68,10 @@ def ship(
     model = load_model(source)
     if average is not None:
         _average(model, load_model(average), f"{source} and {average}")
-    if model.shared is not None:
-        model.shared.scale(shared)
-    elif shared != 1:
-        raise InputError(f"{source} has no shared terms (shared_rank is 0): leave --shared away")
+    if model.lora is not None:
+        model.lora.scale(lora)
+    elif lora != 1:
+        raise InputError(f"{source} has no LoRA terms (lora_rank is 0): leave --lora away")
     package = isinstance(model.backbone.pretrained, PackageWeights)
     save_model(model, destination, half=True, package_backbone=package)
     write_bundle(load_model(destination), destination)

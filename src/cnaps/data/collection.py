@@ -30,6 +30,7 @@ from cnaps.files import atomic_folder, read_json, write_json
 from cnaps.images.decoding import ImageLike, decode, encode, load_image
 from cnaps.images.sizes import Look
 from cnaps.parallel import cpu_count
+from cnaps.weights import digest_of
 
 if TYPE_CHECKING:
     import torch
@@ -223,8 +224,7 @@ def _check_held(held: Any, path: Path) -> None:
 
 def metadata_digest(held: Mapping[str, Any]) -> str:
     """Of everything in collection.json but the digest itself."""
-    rest = {key: value for key, value in held.items() if key != "digest"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+    return digest_of(held, ())
 
 
 def images_digest(path: Path) -> str:

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -46,30 +47,30 @@ class Prepared:
     unchanged: bool
 
 
-def prepare(
-    reader_name: str,
-    source: str | Path,
-    dest: str | Path,
-    *,
-    size: int = 84,
-    name: str | None = None,
-    splits: str | None = None,
-    seed: int = 0,
-    wordnet: str | Path | None = None,
-    workers: int | None = None,
-    strict: bool = False,
-    overwrite: bool = False,
-) -> Prepared:
-    """Make the collection ``dest`` from the files in ``source``.
+@dataclass(frozen=True)
+class Options:
+    """How a collection is made."""
 
-    ``splits``: "published", "random" (by class, with ``seed``), "train", "valid" or "test" (all classes in
-    it), "none", or a JSON file that maps a split to class names. ``wordnet``: the folder of wordnet.is_a.txt and
-    words.txt, for the published split of ImageNet's classes. ``strict``: a broken image is an error, where
-    otherwise it is counted and listed.
-    """
+    size: int = 84  # images are shrunk to at most so many pixels a side
+    name: str | None = None
+    # "published", "random" (by class, with `seed`), "train", "valid" or "test" (all classes in it), "none", or a
+    # JSON file that maps a split to class names
+    splits: str | None = None
+    seed: int = 0
+    wordnet: str | Path | None = None  # the folder of wordnet.is_a.txt and words.txt, for ImageNet's split
+    workers: int | None = None
+    strict: bool = False  # a broken image is an error, where otherwise it is counted and listed
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        if not 8 <= self.size <= 4096:
+            raise InputError(f"the size must lie between 8 and 4096 pixels, not {self.size}")
+
+
+def prepare(reader_name: str, source: str | Path, dest: str | Path, **options: Any) -> Prepared:
+    """Make the collection ``dest`` from the files in ``source``; `options` are the fields of `Options`."""
+    how = Options(**options)
     reader, source, dest = get_reader(reader_name), Path(source).expanduser(), Path(dest).expanduser()
-    if not 8 <= size <= 4096:
-        raise InputError(f"the size must lie between 8 and 4096 pixels, not {size}")
     # other data sets may well lie in one folder with the collections that are made of them
     check_output(dest, inputs=[source] if reader.name == "folder" else [], folder=(METADATA, IMAGES))
     scratch = dest.parent / f".{dest.name}.preparing"
@@ -77,21 +78,21 @@ def prepare(
         plan = read_csv(source)
     else:
         plan = reader.read(open_tree(source, scratch, [name for part in reader.parts for name in part.patterns]))
-    if wordnet is not None:
-        found = [Path(wordnet).expanduser() / file for file in ("wordnet.is_a.txt", "words.txt")]
+    if how.wordnet is not None:
+        found = [Path(how.wordnet).expanduser() / file for file in ("wordnet.is_a.txt", "words.txt")]
         add_wordnet(plan, *found, nodes=reader.name == "ilsvrc_2012")
-    name = name or plan.name or (reader.name if reader.parts else dest.name)
+    name = how.name or plan.name or (reader.name if reader.parts else dest.name)
     about = Description(
         name,
-        size,
+        how.size,
         plan.classes,
-        _splits(plan, name, splits or reader.default_splits, seed),
+        _splits(plan, name, how.splits or reader.default_splits, how.seed),
         plan.hierarchy,
         source=f"{reader.title} ({source.name})",
         licence=READERS.get(name, reader).licence,
     )
     origin = _origin(about, plan.items)
-    unchanged = (dest / METADATA).exists() and not overwrite
+    unchanged = (dest / METADATA).exists() and not how.overwrite
     if unchanged:
         collection = Collection.open(dest)
         if collection.prepared_from != origin:
@@ -99,13 +100,13 @@ def prepare(
                 f"{dest} was prepared from other files or with other options; "
                 "give another destination, or --overwrite it"
             )
-        _check_broken(dest, collection.broken, strict)
+        _check_broken(dest, collection.broken, how.strict)
     else:
         changed = source.stat()
         stamp = f"{origin} {changed.st_size} {changed.st_mtime_ns}"
-        shards = _encode_all(_Job(plan, scratch, size), stamp, workers or cpu_count())
+        shards = _encode_all(_Job(plan, scratch, how.size), stamp, how.workers or cpu_count())
         broken = [pair for shard in shards for pair in _broken(shard)]
-        _check_broken(dest, broken, strict)
+        _check_broken(dest, broken, how.strict)
         assemble(dest, about, map(_batch, shards), broken, origin)
         collection = Collection.open(dest)
     shutil.rmtree(scratch, ignore_errors=True)

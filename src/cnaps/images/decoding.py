@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.PngImagePlugin import PngInfo
 
-from cnaps.errors import DataError
+from cnaps.errors import DataError, MissingPackageError
 from cnaps.files import atomic_path
 
 ImageLike: TypeAlias = str | Path | bytes | Image.Image | np.ndarray
@@ -66,9 +66,13 @@ def is_image(name: str | Path) -> bool:
 
 
 def to_array(image: Image.Image, size: int) -> np.ndarray:
-    """Resize to a square without keeping the aspect, as the published code does: uint8 (size, size, 3)."""
-    if image.size != (size, size):
-        image = image.resize((size, size), Image.Resampling.BILINEAR)
+    """Resize to a square without keeping the aspect, as the published code does: uint8 (size, size, 3).
+
+    Rows first, then columns: in one step the order, and with it the rounding, depends on the version of Pillow.
+    """
+    for shape in ((size, image.height), (size, size)):
+        if image.size != shape:
+            image = image.resize(shape, Image.Resampling.BILINEAR)
     return np.asarray(image)
 
 
@@ -121,7 +125,7 @@ def _open(source: ImageLike) -> Image.Image:
         if start[4:8] != b"ftyp" or not any(brand in start for brand in _HEIC):
             raise
     if not read_heic():
-        raise ValueError("HEIC photographs need one more package: pip install 'cnaps[heic]'")
+        raise MissingPackageError("reading HEIC photographs", "pillow-heif")
     return Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=("HEIF",))
 
 

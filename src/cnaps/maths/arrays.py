@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from array_api_compat import array_namespace as namespace
-from array_api_compat import device, is_torch_array
+import numpy as np
+from array_api_compat import array_namespace, device, is_torch_array
 
 Array: TypeAlias = Any  # numpy.ndarray or torch.Tensor
+_NUMPY_HAS_IT = hasattr(np, "__array_api_version__")  # from version 2.1 on
 
 __all__ = [
     "Array",
@@ -23,6 +24,13 @@ __all__ = [
     "spread_out",
 ]
 __all__ += ["split", "unit", "unit_groups"]
+
+
+def namespace(*arrays: Array) -> Any:
+    """The functions of the array API for these: numpy's own where it has them, which saves a tenth of a second."""
+    if _NUMPY_HAS_IT and all(isinstance(array, np.ndarray | np.generic) for array in arrays):
+        return np
+    return array_namespace(*arrays)
 
 
 def cast(x: Array, like: Array) -> Array:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -19,9 +19,10 @@ from cnaps import values
 from cnaps.errors import CheckpointError
 from cnaps.files import atomic_folder, read_json, write_json
 from cnaps.nn.backbones import Backbone, create_backbone
+from cnaps.nn.backbones.base import digest_of_state
 from cnaps.nn.model import CNAPs, ModelConfig
 from cnaps.nn.task_model import TaskModel, model_kind
-from cnaps.weights import DEFAULT_MODEL, INSTALLED, digest_of, list_models
+from cnaps.weights import DEFAULT_MODEL, INSTALLED, current_names, current_settings, digest_of, list_models
 
 FORMAT, VERSION = "cnaps-model", 1
 FILES = ("config.json", "model.safetensors", "bundle.json", "graphs")
@@ -101,13 +102,14 @@ def load_task_model(
         raise CheckpointError(f"no model at {folder}: there is no config.json (models by name: {names})")
     stored = _read_config(config_file)
     try:
+        settings = current_settings(values.table(stored["model"], "the model"))
         known = {field.name for field in fields(ModelConfig)}
-        unknown = (stored.keys() - _KEYS) | (set(stored["model"]) - known)
+        unknown = (stored.keys() - _KEYS) | (settings.keys() - known)
         if unknown:
             raise CheckpointError(f"{config_file}: unknown settings {', '.join(sorted(unknown))}")
-        _check_settings(stored["model"])
+        _check_settings(settings)
         values.model_notes(stored.get("notes") or {})
-        config = ModelConfig(**stored["model"])
+        config = ModelConfig(**settings)
         package = stored["backbone_weights"] == "package"
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, CheckpointError):
@@ -117,7 +119,7 @@ def load_task_model(
     state = read_safetensors(weights_file)
     if "digest" in stored and stored["digest"] != _digest(stored, weights_file):
         raise CheckpointError(f"{folder} is damaged: its files do not fit the digest in {config_file.name}")
-    state = {k: v.float() if v.is_floating_point() else v for k, v in state.items()}
+    state = {k: v.float() if v.is_floating_point() else v for k, v in current_names(state).items()}
     try:
         values.check_numbers({k: v.numpy() for k, v in state.items()})
     except ValueError as error:
@@ -175,26 +177,24 @@ def load_weights(module: nn.Module, state: Mapping[str, Tensor], source: str) ->
 
 
 def fingerprint(model: TaskModel) -> str:
-    """A hash of the configuration and of every weight."""
+    """A hash of the configuration and of every weight, under the names of 0.1: task files are bound to it."""
     config = asdict(model.config)
-    for name in ("shared_rank", "shared_large"):  # came later: models without keep the fingerprint of task files
-        if config[name] == getattr(ModelConfig, name):
-            del config[name]
-    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
-    for name, value in sorted(model.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:16]
+    for name in ("rank", "large"):  # they came later than the first task files, to which models had none
+        value = config.pop(f"lora_{name}")
+        if value != getattr(ModelConfig, f"lora_{name}"):
+            config[f"shared_{name}"] = value
+    state = {re.sub(r"^lora\.", "shared.", name): value for name, value in model.state_dict().items()}
+    return digest_of_state(state, json.dumps(config, sort_keys=True))[:16]
 
 
 def _digest(config: Mapping[str, Any], weights: Path) -> str:
     return digest_of(config, [weights.read_bytes()])
 
 
-def _check_settings(table: Any) -> None:
+def _check_settings(table: Mapping[str, Any]) -> None:
     """Settings of the types and of about the sizes that they may have, before anything is made of them."""
     for key, default in asdict(ModelConfig()).items():
-        value = values.table(table, "the model").get(key, default)
+        value = table.get(key, default)
         if isinstance(default, bool):
             if not isinstance(value, bool):
                 raise ValueError(f"{key} is true or false, not {value!r}")

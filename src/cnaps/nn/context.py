@@ -7,26 +7,27 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint as recomputed
 
 
 class Chunks:
     """Activations of many images, a chunk at a time. A chunk is replaced by its result before the next one is run.
 
-    Without gradients results are kept in one block of memory, each in the place of the one before. Kept as they
-    come, small and large pieces would alternate in memory, and what is freed would be of little use to others: the
-    peak would be several depths of the network instead of one.
+    Without a way back (`learn`) results are kept in one block of memory, each in the place of the one before. Kept
+    as they come, small and large pieces would alternate in memory, and what is freed would be of little use to
+    others: the peak would be several depths of the network instead of one.
     """
 
-    def __init__(self, images: Tensor, size: int) -> None:
+    def __init__(self, images: Tensor, size: int, *, learn: bool = False) -> None:
         self.parts = [part for part in images.split(size) if len(part)]
+        self._learn = learn
         self._places: list[Tensor] = []  # of the parts, in the block
 
     def __len__(self) -> int:
         return len(self.parts)
 
     def __setitem__(self, i: int, value: Tensor) -> None:
-        if torch.is_grad_enabled() or len(self) == 1:
+        if self._learn or len(self) == 1:
             self.parts[i] = value
             return
         if i == 0:
@@ -61,19 +62,20 @@ class Context:
     def __init__(
         self,
         images: Tensor,
-        *,
-        chunk_size: int | None = None,
         readouts: int = 1,
+        *,
+        learn: bool = False,
+        chunk_size: int | None = None,
         lite: int | None = None,
         generator: torch.Generator | None = None,
-        recompute: bool = False,
+        checkpoint: bool = False,
     ) -> None:
         count = len(images)
-        self.recompute = recompute and torch.is_grad_enabled()
+        self.recompute = learn and checkpoint
         self.scale: list[Tensor] | None = None  # for each readout, the factor of each gradient-carrying image
         self.inverse: Tensor | None = None
         carrying = count
-        if lite is not None and lite < count and torch.is_grad_enabled():
+        if learn and lite is not None and lite < count:
             drawn = [torch.randperm(count, generator=generator)[:lite] for _ in range(readouts)]
             chosen = torch.zeros(readouts, count)
             for row, indices in zip(chosen, drawn, strict=True):
@@ -84,13 +86,13 @@ class Context:
             self.inverse = torch.argsort(order).to(images.device)
             images = images[order.to(images.device)]
         size = chunk_size or count
-        self.carrying = Chunks(images[:carrying], size)
+        self.carrying = Chunks(images[:carrying], size, learn=learn)
         self.rest = Chunks(images[carrying:], size)  # run without gradients
 
     def run(self, module: Callable[[Tensor], Tensor]) -> None:
         """Replace every activation by what `module` makes of it."""
         for i, part in enumerate(self.carrying.parts):
-            self.carrying[i] = checkpoint(module, part, use_reentrant=False) if self.recompute else module(part)
+            self.carrying[i] = recomputed(module, part, use_reentrant=False) if self.recompute else module(part)
         with torch.no_grad():
             for i, part in enumerate(self.rest.parts):
                 self.rest[i] = module(part)

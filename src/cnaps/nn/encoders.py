@@ -48,15 +48,17 @@ class SetEncoder(nn.Module):
                 nn.init.kaiming_normal_(weight, nonlinearity="relu")
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
-    def forward(self, images: Tensor, chunk_size: int | None = None, recompute: bool = False) -> Tensor:
+    def forward(
+        self, images: Tensor, chunk_size: int | None = None, *, learn: bool = True, recompute: bool = False
+    ) -> Tensor:
         """(N, 3, H, W) -> (N, width)."""
         if self.image_size is not None and images.shape[-1] > self.image_size:
             images = F.interpolate(images, (self.image_size, self.image_size), mode="area")
         images = images.contiguous(memory_format=torch.channels_last)
-        chunks = Chunks(images, chunk_size or len(images))
+        chunks = Chunks(images, chunk_size or len(images), learn=learn)
         for layer, conv in enumerate(self.convs):
             norm = self.norms[layer] if len(self.norms) else None
-            self._layer(chunks, conv, norm, recompute)  # type: ignore[arg-type]
+            self._layer(chunks, conv, norm, learn and recompute)  # type: ignore[arg-type]
         return torch.cat([chunk.mean((2, 3)) for chunk in chunks.parts])
 
     @staticmethod

@@ -50,10 +50,6 @@ class Film:
         """How many numbers these are."""
         return sum(part.numel() for stage in self.stages for site in stage for part in site)
 
-    def detach(self) -> Film:
-        """The same numbers without their history."""
-        return Film(tuple(tuple((g.detach(), b.detach()) for g, b in stage) for stage in self.stages))
-
     def vector(self) -> Tensor:
         """All numbers in one row, site by site, gamma before beta."""
         parts = [part for stage in self.stages for site in stage for part in site]
@@ -105,22 +101,6 @@ def fold(stage: M, units: Sequence[Unit], *, fuse: bool = False) -> M:
     return _fuse(folded, units) if fuse else folded
 
 
-@torch.no_grad()
-def bind_folded(
-    folded: M, units: Sequence[Unit], sites: Sequence[str], film: StageFilm, *, fuse: bool = False
-) -> M:
-    """What `fold` makes of a bound stage, from the folded one: a task's FiLM is one more factor of the weights."""
-    convs = {unit.norm: unit.conv for unit in units}
-    norms = {name: values for name, values in zip(sites, film, strict=True) if name not in convs}
-    bound = bind(folded, list(norms), list(norms.values()))
-    for name, (gamma, beta) in zip(sites, film, strict=True):
-        if name in convs:
-            conv = cast(nn.Conv2d, bound.get_submodule(convs[name]))
-            set_tensor(conv, "weight", conv.weight * gamma[:, None, None, None])
-            set_tensor(conv, "bias", torch.addcmul(beta, gamma, cast(Tensor, conv.bias)))
-    return _fuse(bound, units) if fuse else bound
-
-
 def _fuse(folded: M, units: Sequence[Unit]) -> M:
     """Convolution and activation as one operation, where there are kernels for it; changes `folded` itself."""
     for unit in units:
@@ -152,6 +132,11 @@ def unite(stage: M, units: Sequence[Unit]) -> M:
             if name is not None:
                 _replace(united, name, _NOTHING)
     return united
+
+
+def ready(module: M, units: Sequence[Unit], *, learn: bool) -> M:
+    """A stem or stage as it is run: united where gradients are to flow, else folded and fused."""
+    return unite(module, units) if learn else fold(module, units, fuse=True)
 
 
 def _affine(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> SiteFilm:

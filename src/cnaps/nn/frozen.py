@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from cnaps.nn.backbones.base import Backbone
-from cnaps.nn.film import fold
+from cnaps.nn.backbones.base import Backbone, staged_features
 
 CHUNK = 64  # images run at once where no gradient is wanted
 
@@ -24,10 +23,7 @@ class FrozenFeatures:
         self.normalisation, self.every_stage = backbone.normalisation, every_stage
         self.groups = feature_groups(backbone, every_stage=every_stage)
         self.size = sum(self.groups)
-        self._pools = list(backbone.pools)[1:]
-        units = [backbone.stem_units, *backbone.stage_units]
-        modules = zip([backbone.stem, *backbone.stages], units, strict=True)
-        self._modules = [fold(module, its_units, fuse=True) for module, its_units in modules]
+        self._pools, self._modules = backbone.pools[1:], backbone.ready(learn=False)
 
     @torch.no_grad()
     def __call__(self, pixels: Tensor) -> Tensor:
@@ -46,20 +42,6 @@ class FrozenFeatures:
 def feature_groups(backbone: Backbone, *, every_stage: bool) -> list[int]:
     """How many features each stage gives: those of all of them, or of the last alone."""
     return backbone.channels[1:] if every_stage else backbone.channels[-1:]
-
-
-def staged_features(
-    modules: Sequence[nn.Module], pools: Iterable[nn.Module], images: Tensor, *, every_stage: bool
-) -> Tensor:
-    """Float images through a stem and stages, pooled: the last stage, or all of them side by side, (N, d)."""
-    stem, *stages = modules
-    x = stem(images.contiguous(memory_format=torch.channels_last))
-    pooled = []
-    for i, (stage, pool) in enumerate(zip(stages, pools, strict=True)):
-        x = stage(x)
-        if every_stage or i == len(stages) - 1:
-            pooled.append(pool(x))
-    return torch.cat(pooled, 1)
 
 
 def unit_features(features: Tensor, groups: Sequence[int]) -> Tensor:

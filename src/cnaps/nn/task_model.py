@@ -7,8 +7,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +38,21 @@ class Fitted(Protocol):
         """Float images (M, 3, H, W) -> logits (M, C)."""
 
 
+class AdaptOptions(TypedDict, total=False):
+    """How `adapt` goes about it; none of this changes what is computed or, on average, its gradient."""
+
+    learn: bool  # for training: gradients flow; without it networks are folded, and there is no way back
+    chunk_size: int | None  # images run at once
+    lite: int | None  # gradients flow through so many random context images only
+    generator: torch.Generator | None  # which draws those
+    checkpoint: bool  # recompute activations on the way back
+
+
+def gradients(learn: bool) -> AbstractContextManager[Any]:
+    """As the caller has it, or none."""
+    return nullcontext() if learn else torch.no_grad()
+
+
 class TaskModel(nn.Module):
     """A backbone (theta), and what training on tasks learns around it (phi); `adapt` learns a task."""
 
@@ -51,17 +67,8 @@ class TaskModel(nn.Module):
         )
         self.backbone.requires_grad_(False)
 
-    def adapt(
-        self,
-        images: Tensor,
-        labels: Tensor,
-        *,
-        chunk_size: int | None = None,
-        lite: int | None = None,
-        generator: torch.Generator | None = None,
-        checkpoint: bool = False,
-    ) -> Fitted:
-        """Learn a task from float images (N, 3, H, W) and any integer labels (N,); options are training's."""
+    def adapt(self, images: Tensor, labels: Tensor, **options: Unpack[AdaptOptions]) -> Fitted:
+        """Learn a task from float images (N, 3, H, W) and any integer labels (N,)."""
         raise NotImplementedError
 
     @property

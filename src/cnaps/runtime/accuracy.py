@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 _MATRIX = 12  # classes that fit a terminal; beyond it the commonest mistakes are listed instead
-_CELL = 12  # characters of a column at most
+_CELL = 14  # characters of a column at most
 
 
 def wilson(correct: int, total: int, level: float = 0.95) -> tuple[float, float]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file
+from safetensors.numpy import load
 
 from cnaps import values
 from cnaps.errors import CheckpointError, CnapsError, InputError
@@ -24,7 +24,7 @@ from cnaps.images.sizes import LARGE, lora_share
 from cnaps.maths.heads import Head, create_head
 from cnaps.maths.statistics import ClassStatistics
 from cnaps.runtime.onnx import Graph, check_graph, read_graph
-from cnaps.weights import digest_of, package_weights
+from cnaps.weights import current_names, current_settings, digest_of, package_weights
 
 FORMAT, VERSION = "cnaps-bundle", 1
 BUNDLE, GRAPHS = "bundle.json", "graphs"
@@ -51,7 +51,6 @@ class Bundle:
         self.about = about
         self.notes: dict[str, Any] = {}
         self._state, self._graphs = state, graphs
-        self._layers: dict[float, Weights] = {}  # by the share of LoRA terms
         self.fingerprint: str = about["fingerprint"]
         self.image_size: int = about["image_size"]
         self.channels: list[int] = about["channels"]
@@ -116,22 +115,20 @@ class Bundle:
 
     def layers(self, image_size: int) -> Weights:
         """The numbers of stem and stages without FiLM: folded, with the share of LoRA terms that this size has."""
-        share = lora_share(image_size, self.settings.get("shared_large", 1.0))
-        if share not in self._layers:  # of one size only: they are as large as the network
-            self._layers = {share: self._folded(share)}
-        return self._layers[share]
+        return self._folded(lora_share(image_size, self.settings.get("lora_large", 1.0)))
 
-    @cached_property
+    @property
     def frozen_layers(self) -> Weights:
         """The same of the backbone as it was pre-trained."""
         return self._folded(0.0)
 
     def _folded(self, share: float) -> Weights:
+        """Made anew each time, in some milliseconds: to keep them would double the network's memory."""
         theta = dict(self._theta)
         for conv, how in self.about["folded"].items():
             weight = theta[f"{conv}.weight"]
             if share and "lora" in how:
-                outer, inner = (self._state[f"shared.{part}.{how['lora']}"] for part in ("outer", "inner"))
+                outer, inner = (self._state[f"lora.{part}.{how['lora']}"] for part in ("outer", "inner"))
                 weight = weight + (np.float32(share) * (outer @ inner))[:, :, None, None]
             if "norm" in how:
                 norm = how["norm"]
@@ -164,7 +161,7 @@ def read_bundle(folder: str | os.PathLike[str]) -> Bundle:
     try:
         raw = weights.read_bytes()
         graphs = {path.stem: path.read_bytes() for path in sorted((folder / GRAPHS).glob("*.onnx"))}
-        state = {name: _single(value) for name, value in load_file(weights).items()}
+        state = {name: _single(value) for name, value in load(raw).items()}
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise CheckpointError(f"{folder} is damaged: {error}") from error
     if config.get("digest") != digest_of(config, [raw]) or about.get("digest") != graphs_digest(about, graphs):
@@ -172,7 +169,7 @@ def read_bundle(folder: str | os.PathLike[str]) -> Bundle:
     try:
         values.check_numbers(state)
         _check_about(about)
-        bundle = Bundle(config["model"], about, state, graphs)
+        bundle = Bundle(current_settings(config["model"]), about, current_names(state), graphs)
         bundle.notes = values.model_notes(config.get("notes") or {})
         with np.errstate(all="ignore"):  # what is not finite is refused
             _check_parts(bundle, graphs)
@@ -209,7 +206,7 @@ def _check_parts(bundle: Bundle, graphs: Mapping[str, bytes]) -> None:
     filmed = [f"film.{i}" for i, sites in enumerate(bundle.sites) if sites]
     for name in ("stem", *bundle.stages, *filmed, *(["set_encoder"] if bundle.embedding_size else [])):
         check_graph(graphs[name], f"the graph {name}")
-    values.number(settings.get("shared_large", 1.0), "shared_large", 0, 2)
+    values.number(settings.get("lora_large", 1.0), "lora_large", 0, 2)
     layers = bundle.layers(LARGE)
     values.check_numbers(layers)
     for site in (site for stage in bundle.sites for site in stage):

@@ -18,12 +18,13 @@ from cnaps.errors import CnapsError, InputError
 from cnaps.images.inputs import Images, as_images, stream
 from cnaps.images.sources import columns_of, image_column, labelled_images, plain_images
 from cnaps.runtime.engine import Engine, open_engine
+from cnaps.runtime.examples import Examples, Name, check_enough, check_names, choose_size
 from cnaps.runtime.export import export_onnx
 from cnaps.runtime.hub import fetch, push
 from cnaps.runtime.novelty import NONE
-from cnaps.runtime.review import Judgement, judge
+from cnaps.runtime.review import Judgement, review
 from cnaps.runtime.suggest import Suggestion, suggest
-from cnaps.runtime.task import Examples, FittedTask, Name, check_enough, check_names, choose_size
+from cnaps.runtime.task import FittedTask
 from cnaps.runtime.taskfile import read_task, write_task
 from cnaps.weights import DEFAULT_MODEL
 
@@ -247,8 +248,8 @@ class FewShotClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):
     ) -> list[Suggestion]:
         """The `n` images of a pool, or of a folder, whose labels would help most, best first.
 
-        `diverse` looks for doubtful images unlike each other; `entropy`, `margin` and `variation-ratio` rank by
-        doubt alone; `random` is for comparison. Any number of images streams by; a broken one is warned of.
+        `diverse` looks for uncertain images unlike each other; `entropy`, `margin` and `variation-ratio` rank by
+        uncertainty alone; `random` is for comparison. Any number of images streams by; a broken one is warned of.
         """
         return suggest(self._fitted(), self._images(pool), n, strategy, seed=seed, on_error=self._skip)
 
@@ -269,11 +270,7 @@ class FewShotClassifier(ClassifierMixin, TransformerMixin, BaseEstimator):
             )
         given = [name for some in kept for name in some.names]
         check_enough(given)
-        names, labels = np.unique(given, return_inverse=True)
-        if names.tolist() != task.names:
-            raise InputError("the examples to review must be of the classes that were learned, all of them")
-        features = task.features(np.concatenate([some.pixels for some in kept]))
-        return judge(task.left_out(features, labels), labels, names.tolist())
+        return review(task, np.concatenate([some.pixels for some in kept]), given)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a task file: what was learned, without the examples, bound to the model by its fingerprint."""

@@ -22,7 +22,7 @@ from cnaps.runtime.onnx import write_model
 from cnaps.weights import INSTALLED, list_models
 
 BACKBONES = ("transformers:", "timm:")  # networks by name, used frozen
-PIXELS = 32 * 96 * 96  # that are run at once: few enough for a processor's cache, and for little memory
+PIXELS = 2 * 224 * 224  # that are run at once: few enough for a processor's cache, and for little memory
 Network: TypeAlias = Callable[[np.ndarray], np.ndarray]  # pixels uint8 (n, 3, S, S) -> embedded features (n, d)
 
 
@@ -122,7 +122,8 @@ class OnnxEngine:
         if bundle.autoregressive:
             given["members"] = members_of(support.labels, support.ways, np.empty(0, np.float32))
         size = support.pixels.shape[-1]
-        stem = self._stem(size)
+        layers = bundle.layers(size)
+        stem = self._fixed("stem", "stem", layers)  # the same at every size
         chunks = [_run(stem, self._images(part)) for part in _chunks(support.pixels)]
         film: list[np.ndarray] = []
         sessions, pooled = [stem], []
@@ -131,7 +132,7 @@ class OnnxEngine:
                 if bundle.autoregressive:
                     given["pooled"] = np.concatenate([mean for _, mean in chunks])
                 film.append(self._film(stage, given))
-            sessions.append(self._stage(stage, film[-1] if film else None, size))
+            sessions.append(self._stage(stage, film[-1] if bundle.sites[stage] else None, size, layers))
             for i, (maps, _) in enumerate(chunks):
                 chunks[i] = _run(sessions[-1], maps)
             if bundle.settings["features"] == "all" or name == bundle.stages[-1]:
@@ -161,19 +162,21 @@ class OnnxEngine:
 
     def frozen(self) -> Network:
         """Without FiLM and without what training added to the weights."""
-        layers, names = self._bundle.frozen_layers, ("stem", *self._bundle.stages)
 
         def make() -> list[Any]:
-            return [self._session(name, layers) for name in names]
+            layers = self._bundle.frozen_layers
+            return [self._session(name, layers) for name in ("stem", *self._bundle.stages)]
 
         return self._network(make(), make)
 
     def _with(self, film: np.ndarray, image_size: int) -> list[Any]:
         """The sessions of stem and stages with FiLM."""
-        sessions, start = [self._stem(image_size)], 0
+        layers = self._bundle.layers(image_size)
+        sessions, start = [self._fixed("stem", "stem", layers)], 0
         for stage, sites in enumerate(self._bundle.sites):
             count = 2 * sum(site.channels for site in sites)
-            sessions.append(self._stage(stage, film[start : start + count] if count else None, image_size))
+            some = film[start : start + count] if count else None
+            sessions.append(self._stage(stage, some, image_size, layers))
             start += count
         return sessions
 
@@ -207,14 +210,11 @@ class OnnxEngine:
     def _images(self, pixels: np.ndarray) -> np.ndarray:
         return (pixels.astype(np.float32) - self._bundle.mean) / self._bundle.std
 
-    def _stage(self, stage: int, film: np.ndarray | None, image_size: int) -> Any:
-        name, layers = self._bundle.stages[stage], self._bundle.layers(image_size)
+    def _stage(self, stage: int, film: np.ndarray | None, image_size: int, layers: Weights) -> Any:
+        name = self._bundle.stages[stage]
         if film is not None:
             return self._session(name, {**layers, **with_film(self._bundle, layers, stage, film)})
         return self._fixed(f"{name} at {image_size}", name, layers)
-
-    def _stem(self, image_size: int) -> Any:
-        return self._fixed("stem", "stem", self._bundle.layers(image_size))  # the same at every size
 
     def _side(self, name: str) -> Any:
         """The set encoder, or a stage's generators."""
@@ -297,7 +297,11 @@ def _make_session(model: bytes) -> Any:
     options.add_session_config_entry("session.use_env_allocators", "1")
     options.enable_mem_pattern = False
     with _explained("a graph"):
-        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+        session = onnxruntime.InferenceSession(
+            model, options, providers=["CPUExecutionProvider"], enable_fallback=0
+        )
+    session._model_bytes = None  # kept for the fallback that is switched off, and as large as the weights
+    return session
 
 
 @cache

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cnaps.files import escaped, spreadsheet_cell, write_json, write_text
+from cnaps.files import csv_text, escaped, write_json, write_text
 from cnaps.runtime.novelty import NONE
 
 
@@ -84,16 +82,13 @@ def results_csv(results: Sequence[Result]) -> str:
         header += [f"label_{place}", f"probability_{place}"]
     novelty = any(result.novelty is not None for result in results)
     truth = any(result.truth is not None for result in results)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*header, *["novelty"] * novelty, *["true_label"] * truth])
+    rows = [[*header, *["novelty"] * novelty, *["true_label"] * truth]]
     for result in results:
         cells = [cell for label, p in result.answers for cell in (label, "" if p is None else f"{p:.6f}")]
         cells += [""] * (2 * places - len(cells))
         cells += ["" if result.novelty is None else f"{result.novelty:.6f}"] * novelty
-        row = [escaped(result.path), *cells, *[result.truth or ""] * truth]
-        writer.writerow(map(spreadsheet_cell, row))
-    return text.getvalue()
+        rows.append([escaped(result.path), *cells, *[result.truth or ""] * truth])
+    return csv_text(rows)
 
 
 def _record(result: Result) -> dict[str, Any]:

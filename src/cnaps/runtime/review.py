@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cnaps.errors import InputError
 from cnaps.runtime.accuracy import wilson
+
+if TYPE_CHECKING:
+    from cnaps.runtime.task import FittedTask
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,14 @@ class Judgement:
     better: Any  # the most probable other class
     better_fit: float
     suspicious: bool
+
+
+def review(task: FittedTask, pixels: np.ndarray, given: Sequence[Any]) -> list[Judgement]:
+    """Examples of a task, as pixels uint8 (N, 3, S, S) and the label of each, the worst fit first."""
+    names, labels = np.unique(given, return_inverse=True)
+    if names.tolist() != task.names:
+        raise InputError("the examples to review must be of the classes that were learned, all of them")
+    return judge(task.left_out(task.features(pixels), labels), labels, task.names)
 
 
 def judge(probabilities: np.ndarray, labels: np.ndarray, names: Sequence[Any]) -> list[Judgement]:

@@ -49,7 +49,7 @@ def folder_name(label: str) -> str:
     >>> folder_name("cat / dog"), folder_name(".."), folder_name("con")
     ('cat _ dog', '_', '_con')
     """
-    name = _UNSAFE.sub("_", label)[:120] or "_"
+    name = _UNSAFE.sub("_", label)[:120].encode()[:240].decode(errors="ignore").rstrip(". ") or "_"
     return f"_{name}" if _DEVICES.fullmatch(name) else name
 
 

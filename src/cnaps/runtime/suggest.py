@@ -1,4 +1,4 @@
-"""Which images to label next: scores of doubt, and a choice of several that does not repeat itself."""
+"""Which images to label next: scores of uncertainty, and a choice of several that does not repeat itself."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from cnaps.images.inputs import Images, OnError
     from cnaps.runtime.task import FittedTask
 
-CANDIDATES = 10  # for each image wanted, how many of the most doubtful a diverse choice looks at
+CANDIDATES = 10  # for each image wanted, how many of the most uncertain a diverse choice looks at
 STRATEGIES = ("diverse", "entropy", "margin", "variation-ratio", "random")
 
 
-def doubt(
+def uncertainty(
     probabilities: np.ndarray, strategy: str = "entropy", *, seed: int | np.random.Generator = 0
 ) -> np.ndarray:
     """How much a label would tell, for each row of class probabilities (N, C): higher is more, within 0..1.
 
-    >>> doubt(np.array([[0.5, 0.5], [1.0, 0.0]])).tolist()
+    >>> uncertainty(np.array([[0.5, 0.5], [1.0, 0.0]])).tolist()
     [1.0, 0.0]
     """
     rows, ways = probabilities.shape
@@ -58,14 +58,14 @@ def choose(
 ) -> list[int]:
     """The `n` rows to label next, best first.
 
-    `diverse` takes the most doubtful first and then, one at a time, what is doubtful and unlike everything
-    taken so far: a near-duplicate of a chosen image has next to nothing to add. The others rank by `doubt`.
+    `diverse` takes the most uncertain first and then, one at a time, what is uncertain and unlike everything
+    taken so far: a near-duplicate of a chosen image has next to nothing to add. The others rank by `uncertainty`.
 
     >>> twins = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     >>> choose(np.array([[0.5, 0.5], [0.49, 0.51], [0.3, 0.7]]), twins, 2)
     [0, 2]
     """
-    scores = doubt(probabilities, strategy, seed=seed)
+    scores = uncertainty(probabilities, strategy, seed=seed)
     n = min(n, len(scores))
     if strategy != "diverse" or n == 1:
         return np.argsort(-scores, kind="stable")[:n].tolist()
@@ -103,7 +103,7 @@ def suggest(
 ) -> list[Suggestion]:
     """The `n` images of a pool of any size to label next, best first; see `choose`.
 
-    The pool streams by and only the best are kept: for `diverse` the features of the CANDIDATES * n most doubtful,
+    The pool streams by and only the best are kept: for `diverse` the features of CANDIDATES * n of them,
     among which it then chooses. A broken image is handed to `on_error`; without it, it is raised.
     """
     if n < 1:
@@ -115,7 +115,7 @@ def suggest(
     with progress_bar() as bar:
         row = bar.add_task("looking", total=len(pool) if isinstance(pool, Sized) else None, note="")
         for where, features, probabilities in task.embed(pool, on_error):
-            scores = doubt(probabilities, strategy, seed=chance)
+            scores = uncertainty(probabilities, strategy, seed=chance)
             found: tuple[np.ndarray, ...] = (scores, np.array(where), probabilities, features)
             if kept is not None:
                 found = tuple(np.concatenate(pair) for pair in zip(kept, found, strict=True))

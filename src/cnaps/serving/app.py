@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import json
 import os
 import time
@@ -16,6 +17,7 @@ import numpy as np
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, PlainTextResponse, Response
+from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel
 from starlette.datastructures import UploadFile
 
@@ -32,7 +34,7 @@ from cnaps.serving.tasks import TaskFolder
 MAX_IMAGES = 32  # a request
 MAX_WAITING = 1_024  # images, from their arrival to their answer; beyond it the server says that it is busy
 _BATCH = 32
-_STATIC = Path(__file__).parent.parent / "static"
+STATIC = Path(__file__).parent.parent / "static"
 
 
 class Prediction(BaseModel):
@@ -142,19 +144,20 @@ def add_prediction(
         metrics.add("waiting_images", len(uploads))
         received = time.perf_counter()
         size = fitted.image_size if fitted else None
+        names = [name for name, _ in uploads]
+        decoding = [asyncio.to_thread(decoder.pixels, data, size) for _, data in uploads]
+        uploads.clear()  # each file is let go when it is decoded
         try:
-            decoded = await asyncio.gather(
-                *(asyncio.to_thread(decoder.decode, data, size) for _, data in uploads), return_exceptions=True
-            )
+            decoded = await asyncio.gather(*decoding, return_exceptions=True)
             metrics.observe("decoding_seconds", time.perf_counter() - received)
-            images = [d.pixels for d in decoded if not isinstance(d, BaseException)]
+            images = [found for found in decoded if not isinstance(found, BaseException)]
             if images and fitted is None:
                 raise HTTPException(409, "nothing has been learned yet: give examples of at least two classes")
             answers = iter(await batcher(fitted, images) if fitted else [])
         finally:
-            metrics.add("waiting_images", -len(uploads))
+            metrics.add("waiting_images", -len(names))
         predictions = []
-        for (name, _), result in zip(uploads, decoded, strict=True):
+        for name, result in zip(names, decoded, strict=True):
             if isinstance(result, CnapsError):
                 metrics.add("refused_images_total")
                 predictions.append(Prediction(name=name, error=str(result)))
@@ -220,7 +223,7 @@ def add_prediction(
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
-        return FileResponse(_STATIC / "docs.html")
+        return FileResponse(STATIC / "docs.html")
 
     return batcher
 
@@ -238,8 +241,7 @@ def create_serving(
 
     `access_log` is `text` or `json` where each request is to be written to standard error.
     """
-    from fastapi.staticfiles import StaticFiles
-
+    _give_memory_back()
     source = open_tasks(task, model)
     versions = None if isinstance(source, TaskFolder) else versions_in(task)
     decoder = Decoder(0)  # each image is decoded at the size of its task
@@ -250,13 +252,21 @@ def create_serving(
         batcher.close()
         decoder.close()
 
-    app = FastAPI(title="cnaps", docs_url=None, redoc_url=None, lifespan=lifespan)
-    app.add_middleware(Guard, token=token)
+    app = guarded_app("cnaps", lifespan, token, access_log)
+    batcher = add_prediction(app, source, decoder, max_waiting, counts, versions)
+    return app
+
+
+def guarded_app(
+    title: str, lifespan: Any, token: str | None, access_log: str | None = None, **guard: Any
+) -> FastAPI:
+    """An application as every server here begins: guarded, with errors for people and the static files."""
+    app = FastAPI(title=title, docs_url=None, redoc_url=None, lifespan=lifespan)
+    app.add_middleware(Guard, token=token, **guard)
     if access_log:
         app.add_middleware(AccessLog, style=access_log)
     app.add_exception_handler(RequestValidationError, explain_input)
-    batcher = add_prediction(app, source, decoder, max_waiting, counts, versions)
-    app.mount("/static", StaticFiles(directory=_STATIC))
+    app.mount("/static", StaticFiles(directory=STATIC))
     return app
 
 
@@ -274,6 +284,12 @@ def serving_from_environment() -> FastAPI:
     CNAPS_SERVING names a file with the arguments of `create_serving`: an environment is no place for a token.
     """
     return create_serving(**json.loads(Path(os.environ["CNAPS_SERVING"]).read_text(encoding="utf-8")))
+
+
+def _give_memory_back() -> None:
+    """Have glibc return every large block as soon as it is freed: by itself it keeps ever larger ones."""
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library
+        ctypes.CDLL(None).mallopt(-3, 1 << 17)  # M_MMAP_THRESHOLD, at its first value
 
 
 async def explain_input(request: Request, error: Exception) -> Response:
@@ -300,7 +316,11 @@ async def _uploads(request: Request) -> list[tuple[str, bytes]]:
             files = [value for value in form.getlist("files") if isinstance(value, UploadFile)]
             if not 1 <= len(files) <= MAX_IMAGES:
                 raise HTTPException(422, f"send 1 to {MAX_IMAGES} images as `files`; these are {len(files)}")
-            return [(shown(file.filename or ""), await file.read()) for file in files]
+            found = []
+            for file in files:
+                found.append((shown(file.filename or ""), await file.read()))
+                await file.close()
+            return found
     except (ValueError, LookupError) as error:  # what parsers of forms make of odd headers
         raise HTTPException(400, "the form cannot be read") from error
 

@@ -19,7 +19,7 @@ from cnaps.images.finding import find_images
 _BATCH = 64
 
 
-class Predictor:
+class RayPredictor:
     """What a worker holds; for Ray Data's `map_batches`, or any engine that hands over batches of addresses."""
 
     def __init__(self, task: str, model: str | None = None, top: int = 3) -> None:
@@ -52,7 +52,7 @@ class Predictor:
 def predict_on_ray(
     task: str | Path, sources: Sequence[str], *, model: str | None = None, top: int = 3, workers: int | None = None
 ) -> Any:
-    """A lazy Ray dataset with a row an image (see `Predictor`); nothing is computed until it is read or written.
+    """A lazy Ray dataset with a row an image (see `RayPredictor`), computed when it is read or written.
 
     `sources` are files, folders, patterns and lists as for `cnaps predict`, or addresses that fsspec knows, such
     as `s3://bucket/folder`. An existing cluster is used where Ray finds one (RAY_ADDRESS), else this machine.
@@ -72,7 +72,7 @@ def predict_on_ray(
     rows = ray.data.from_items([{"path": path} for path in paths], override_num_blocks=-(-len(paths) // _BATCH))
     folder = str(Path(model).absolute()) if model and Path(model).is_dir() else model
     return rows.map_batches(
-        Predictor,
+        RayPredictor,
         fn_constructor_args=(str(Path(task).absolute()), folder, top),
         batch_size=_BATCH,
         compute=ray.data.ActorPoolStrategy(size=workers),

@@ -11,14 +11,16 @@ import io
 import multiprocessing
 import queue
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from PIL import Image
 
 from cnaps.errors import DataError
 from cnaps.images.decoding import load_image, to_array
-from cnaps.images.inputs import look_at
+from cnaps.images.inputs import MIN_SIDE, look_at
 from cnaps.images.sizes import Look
 
 if TYPE_CHECKING:
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 20_000_000
 MAX_PIXELS = 60_000_000
-_MIN_SIDE = 4
 _THUMBNAIL = 320
 _SECONDS = 20.0
 _MEMORY = 4_000_000_000  # bytes of address space
@@ -52,15 +53,25 @@ class Decoder:
 
     def decode(self, data: bytes, size: int | None = None) -> Decoded:
         """Decode the content of an image file, at another size if one is given, or raise DataError."""
-        if len(data) > MAX_BYTES:
-            raise DataError(f"the file has {len(data) / 1e6:.0f} MB; the limit is {MAX_BYTES // 1_000_000} MB")
-        found: Decoded = self._ask(data, size or self.size)
+        found: Decoded = self._ask(_decode, data, size or self.size)
         return found
 
-    def _ask(self, data: bytes, size: int | None) -> Any:
+    def pixels(self, data: bytes, size: int | None = None) -> np.ndarray:
+        """The same without a picture for people."""
+        found: np.ndarray = self._ask(_pixels, data, size or self.size)
+        return found
+
+    def look(self, data: bytes) -> Look | None:
+        """What an image file looks like, for the choice of a size."""
+        found: Look | None = self._ask(look_at, data)
+        return found
+
+    def _ask(self, work: Callable[..., Any], data: bytes, *more: int) -> Any:
+        if len(data) > MAX_BYTES:
+            raise DataError(f"the file has {len(data) / 1e6:.0f} MB; the limit is {MAX_BYTES // 1_000_000} MB")
         worker = self._idle.get()
         try:
-            answer = worker.ask(data, size, self._seconds)
+            answer = worker.ask((work, data, *more), self._seconds)
         except (EOFError, OSError, TimeoutError) as error:
             worker.end()
             worker = _Worker()
@@ -72,11 +83,6 @@ class Decoder:
         if isinstance(answer, str):
             raise DataError(answer)
         return answer
-
-    def look(self, data: bytes) -> Look | None:
-        """What an image file looks like, for the choice of a size."""
-        found: Look | None = self._ask(data, None)
-        return found
 
     def close(self) -> None:
         """End the processes."""
@@ -93,10 +99,10 @@ class _Worker:
         theirs.close()
         self._ready = False
 
-    def ask(self, data: bytes, size: int | None, seconds: float) -> Any:
+    def ask(self, question: tuple[Any, ...], seconds: float) -> Any:
         if not self._ready:  # the time that a process takes to start is not the file's fault
             self._ready = self._pipe.recv()
-        self._pipe.send((data, size))
+        self._pipe.send(question)
         if not self._pipe.poll(seconds):
             raise TimeoutError
         return self._pipe.recv()
@@ -116,17 +122,26 @@ def _serve(pipe: Connection) -> None:
     with contextlib.suppress(EOFError, OSError):  # the server is gone
         pipe.send(True)
         while True:
-            data, size = pipe.recv()
+            work, data, *more = pipe.recv()
             try:
-                pipe.send(look_at(data) if size is None else _decode(data, size))
+                pipe.send(work(data, *more))
             except DataError as error:
                 pipe.send(str(error).removeprefix("the image "))
 
 
-def _decode(data: bytes, size: int) -> Decoded:
+def _open(data: bytes, size: int) -> Image.Image:
     image = load_image(data, max_pixels=MAX_PIXELS, at_least=2 * size)
-    if min(image.size) < _MIN_SIDE:
+    if min(image.size) < MIN_SIDE:
         raise DataError(f"has {image.width} x {image.height} pixels: too small to show anything")
+    return image
+
+
+def _pixels(data: bytes, size: int) -> np.ndarray:
+    return np.ascontiguousarray(to_array(_open(data, size), size))
+
+
+def _decode(data: bytes, size: int) -> Decoded:
+    image = _open(data, size)
     pixels = np.ascontiguousarray(to_array(image, size))
     image.thumbnail((_THUMBNAIL, _THUMBNAIL))
     buffer = io.BytesIO()

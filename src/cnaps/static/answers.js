@@ -1,7 +1,7 @@
 // Classify: any number of images, dropped or by the path of their folder; answers to look at and to take away.
 
 import { ask, change, state } from "./api.js";
-import { $, h, percent, plural, sync, text, toast } from "./dom.js";
+import { $, bound, h, percent, plural, sync, text, toast } from "./dom.js";
 import { answerSource } from "./transport.js";
 
 let about = null, sending = null, asking = false;
@@ -91,7 +91,7 @@ function draw() {
       item.className = wrong ? "wrong" : "";
       text(item.children[1], row.name);
       text(item.children[2], row.none ? `none of these (nearest: ${row.best})` : row.label);
-      text(item.children[3], wrong ? `it is ${row.truth}` : `${row.none ? "" : percent(row.probability)}${row.truth !== null ? " right" : ""}`);
+      text(item.children[3], [row.none ? "" : percent(row.probability), wrong ? `it is ${row.truth}` : row.truth !== null ? "right" : ""].filter(Boolean).join(", "));
     });
 }
 
@@ -101,7 +101,7 @@ function drawAccuracy(counted) {
   if (!counted) return box.replaceChildren();
   const share = counted.correct / counted.total;
   box.replaceChildren(h("p", { class: "figure" }, percent(share)), h("div", {},
-    h("p", {}, `${counted.correct} of ${plural(counted.total, "image")} in folders named like your classes are right. With so many images the truth may lie between ${percent(counted.low)} and ${percent(counted.high)}. These images were not learned from: a test that counts.`),
+    h("p", {}, `${counted.correct} of ${plural(counted.total, "image")} in folders named like your classes are right. With so many images the truth may lie between ${bound(counted.low)} and ${bound(counted.high)}. These images were not learned from: a test that counts.`),
     counted.names.length <= 40 ? matrix(counted.names, counted.matrix) : null));
 }
 
@@ -110,6 +110,7 @@ $("#answers-files").addEventListener("change", (event) => {
   event.target.value = "";
   classify(files);
 });
+if (matchMedia("(hover: none) and (pointer: coarse)").matches) $("#answers-files").webkitdirectory = false; // telephones have no folders
 $("#answers-pick").addEventListener("click", () => $("#answers-files").click());
 $("#answers-folder").addEventListener("submit", async (event) => {
   event.preventDefault();

@@ -2,14 +2,14 @@
 
 import { ask, state, upload } from "./api.js";
 import { $, h, percent, sync, text, toast } from "./dom.js";
-import { placeName } from "./parts.js";
+import { hue, placeName } from "./parts.js";
 import { PACE } from "./transport.js";
 
 let stream = null, watching = false, series = null;
 
 export async function openCamera(place = "test") {
   try {
-    stream = await navigator.mediaDevices.getUserMedia({ video: { width: 640, height: 480 } });
+    stream = await navigator.mediaDevices.getUserMedia({ video: { width: 640, height: 480, facingMode: "environment" } });
   } catch (error) {
     return toast(error.name === "NotAllowedError" ? "The camera was refused: allow it for this page in the browser, then try again."
       : "No camera can be used here. Is there one, or is another program using it?", { kind: "bad" });
@@ -52,6 +52,7 @@ function live({ probabilities, none_of_these: none }) {
   text($("#live p"), none ? "Perhaps none of these" : "");
   sync($("#live ol"), top, ([name]) => name, () => h("li", {}, h("span"), h("b"), h("i", { class: "bar" }, h("i"))),
     (row, [name, p]) => {
+      row.className = hue(state.classes.find((entry) => entry.name === name)?.id ?? "");
       text(row.children[0], name);
       text(row.children[1], percent(p));
       row.children[2].firstChild.style.width = `${(100 * p).toFixed(1)}%`;
@@ -78,4 +79,5 @@ $("#camera").addEventListener("close", () => { clearInterval(series); for (const
 $("#shoot").addEventListener("click", (event) => { if (event.detail === 0) shoot(); });
 $("#shoot").addEventListener("pointerdown", () => { shoot(); series = setInterval(shoot, 350); });
 for (const event of ["pointerup", "pointerleave", "pointercancel"]) $("#shoot").addEventListener(event, () => clearInterval(series));
+$("#shoot").addEventListener("contextmenu", (event) => event.preventDefault()); // what a finger that stays would open
 $("#later").addEventListener("click", countDown);

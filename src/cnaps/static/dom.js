@@ -54,4 +54,6 @@ export function toast(message, { kind = "", action, run } = {}) {
 }
 
 export const percent = (p) => (p > 0.995 && p < 1 ? ">99%" : p < 0.005 && p > 0 ? "<1%" : `${Math.round(p * 100)}%`);
+// An end of a range, in words that follow "between".
+export const bound = (p) => (p > 0.995 && p < 1 ? "almost 100%" : p < 0.005 && p > 0 ? "almost 0%" : percent(p));
 export const plural = (n, one, many = `${one}s`) => `${n} ${n === 1 ? one : many}`;

@@ -1,7 +1,7 @@
 // The test set: images that are held out and never learned from, and how they are answered.
 
 import { change, state, undo } from "./api.js";
-import { $, h, percent, plural, sync, text, toast } from "./dom.js";
+import { $, bound, h, percent, plural, sync, text, toast } from "./dom.js";
 import { classHeld, heldOut, hue, imagesIn } from "./parts.js";
 import { drawConfusion, drawWorst, scale, thumbs } from "./views.js";
 
@@ -10,7 +10,7 @@ export function drawHeld() {
   text($("#tab-held b"), found?.total ? percent(found.correct / found.total) : "");
   $("#held-score").replaceChildren(...found ? [
     h("p", { class: "figure" }, percent(found.correct / found.total)),
-    h("div", {}, scale(found), h("p", {}, `${found.correct} of ${plural(found.total, "image")} answered rightly, none of which was learned from. With so many images the truth may lie between ${percent(found.low)} and ${percent(found.high)}.`),
+    h("div", {}, scale(found), h("p", {}, `${found.correct} of ${plural(found.total, "image")} answered rightly, none of which was learned from. With so many images the truth may lie between ${bound(found.low)} and ${bound(found.high)}.`),
       found.total < 30 ? h("p", { class: "fine" }, "The more images are held out, the narrower the range: thirty say something, a hundred a good deal.") : null),
   ] : [h("p", { class: "none" }, held ? "The answers come as soon as two classes have examples."
     : "How good is it on images that it has not seen? Drop a folder here whose sub-folders are named like your classes, or add images to a class below. They are answered and counted, and never learned from.")]);

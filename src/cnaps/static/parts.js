@@ -41,11 +41,16 @@ export function bars(list, prediction, count = 3) {
     });
 }
 
+// marks of an answer, and what they mean
+export const DOUBTS = {
+  none: ["none of these?", "It is less like every class than nineteen in twenty examples are like the others of their own."],
+  unsure: ["not sure", "The best answer is below 80%: take it as a guess."],
+};
+
 export function doubt(element, prediction) {
-  const words = { none: "none of these?", unsure: "not sure" }[prediction?.doubt] ?? "";
+  const words = DOUBTS[prediction?.doubt]?.[0] ?? "";
   text(element, words);
-  element.title = { none: "It is less like every class than nineteen in twenty examples are like the others of their own.",
-    unsure: "The best answer is below 80%: take it as a guess." }[prediction?.doubt] ?? "";
+  element.title = DOUBTS[prediction?.doubt]?.[1] ?? "";
   element.className = `doubt ${prediction?.doubt ?? ""}`;
   element.hidden = !words;
 }

@@ -21,7 +21,7 @@ async function draw() {
   if (!about) return;
   text($("#where"), `Everything is in ${about.folder}, and nowhere else.`);
   sync($("#projects"), about.projects, ({ key }) => key, make, (card, project) => {
-    $("input", card).value = project.name;
+    $("textarea", card).value = project.name;
     text($(".about", card), project.error || `${plural(project.classes, "class", "classes")}, ${plural(project.images, "image")}`);
     sync($(".pictures", card), project.pictures, (id) => id, (id) => h("img", { src: `/shelf/pictures/${encodeURIComponent(project.key)}/${id}`, alt: "", loading: "lazy" }));
   });
@@ -31,7 +31,7 @@ function make({ key, name }) {
   const path = `/shelf/projects/${encodeURIComponent(key)}`;
   return h("li", { class: "card" },
     h("button", { class: "pictures", type: "button", "aria-label": `Open ${name}`, onclick: () => open(`${path}/open`) }),
-    h("input", { class: "quiet", "aria-label": "Name of the project", maxlength: "60", onchange: (event) => change("PATCH", path, { name: event.target.value }).then(draw) }),
+    h("textarea", { class: "quiet", rows: "1", "aria-label": "Name of the project", maxlength: "120", onchange: (event) => change("PATCH", path, { name: event.target.value }).then(draw) }),
     h("p", { class: "about fine" }),
     h("div", { class: "row" },
       h("button", { class: "primary", type: "button", onclick: () => open(`${path}/open`) }, "Open"),

@@ -1,9 +1,9 @@
 // The views and the tray, each drawn from the state.
 
 import { change, confirm, move, removeClass, state } from "./api.js";
-import { $, h, percent, plural, svg, sync, text } from "./dom.js";
+import { $, bound, h, percent, plural, svg, sync, text } from "./dom.js";
 import { matrix } from "./answers.js";
-import { KEYS, bars, choices, classOf, doubt, hue, imagesIn, labelThumb, placeName, source, thumb, view } from "./parts.js";
+import { DOUBTS, KEYS, bars, choices, classOf, doubt, hue, imagesIn, labelThumb, placeName, source, thumb, view } from "./parts.js";
 
 export const thumbs = (list, images, note = () => "") => sync(list, images, (image) => image.id,
   (image) => h("li", {}, thumb(image)),
@@ -39,7 +39,7 @@ export function drawTeach() {
     name.title = entry.name;
     $("[data-all]", card).hidden = images.length < 2;
     thumbs($("ul", card), images, (image) => odd.has(image.id) ? ", label looks wrong: see Review" : "");
-    text($(".hint", card), entry.learned ? `${plural(entry.learned[1], "example")} learned elsewhere` : images.length ? "" : "Drop images here, paste, or add some.");
+    text($(".hint", card), entry.learned ? `${plural(entry.learned[1], "example")} learned elsewhere` : images.length ? "" : "Add images, take some with the camera, or drop or paste them here.");
   });
 }
 
@@ -59,7 +59,7 @@ function makeClass(entry) {
   };
   return h("li", { "data-place": entry.id },
     h("div", { class: "head" },
-      h("textarea", { class: "quiet", "aria-label": "Name of the class", rows: "1", maxlength: "60", spellcheck: false, onchange: rename,
+      h("textarea", { class: "quiet", "aria-label": "Name of the class", rows: "1", maxlength: "120", spellcheck: false, onchange: rename,
         oninput: (event) => fill(event.target, event.target.value), onkeydown: (event) => event.key === "Enter" && (event.preventDefault(), event.target.blur()) }),
       h("span", { class: "count" }),
       h("button", { class: "ghost", type: "button", "data-pick": entry.id, title: "Add images" }, "Add"),
@@ -72,7 +72,7 @@ function makeClass(entry) {
 }
 
 export function drawTest() {
-  const images = imagesIn("test").reverse();
+  const images = imagesIn("test").reverse(), explained = new Set();
   sync($("#test"), images, (image) => image.id,
     (image) => h("li", { class: "answer" }, thumb(image), h("div", {}, h("p", { class: "doubt" }), h("ol", { class: "bars" }), h("p", { class: "hint" }))),
     (item, image) => {
@@ -81,7 +81,9 @@ export function drawTest() {
       labelThumb(item.firstChild, image, best && classOf(best) ? `: ${classOf(best).name}, ${percent(p)}` : "");
       doubt($(".doubt", item), prediction);
       bars($(".bars", item), prediction);
-      text($(".hint", item), prediction ? "" : state.status.phase === "waiting" ? "Waits for two classes with examples." : "Looking…");
+      const mark = prediction?.doubt, meaning = explained.has(mark) ? "" : DOUBTS[mark]?.[1] ?? ""; // once each
+      explained.add(mark);
+      text($(".hint", item), prediction ? meaning : state.status.phase === "waiting" ? "Waits for two classes with examples." : "Looking…");
     });
 }
 
@@ -113,7 +115,7 @@ export function drawLabel() {
           h("button", { class: "ghost", type: "button", onclick: skip }, h("kbd", {}, "space"), " Skip"),
           h("button", { class: "ghost", type: "button", onclick: () => move([image.id], "test") }, "To the tray"),
           h("form", { class: "row", onsubmit: (event) => newClass(event, image.id) },
-            h("input", { "aria-label": "A new class for this image", placeholder: "another class", maxlength: "60", autocomplete: "off" }), h("button", {}, "Add")))));
+            h("input", { "aria-label": "A new class for this image", placeholder: "another class", maxlength: "120", autocomplete: "off" }), h("button", {}, "Add")))));
   }
   const prediction = state.predictions[image.id];
   text($(".why", box), why(image, prediction));
@@ -164,7 +166,7 @@ export function drawReview() {
       h("p", { class: "figure" }, review.enough ? percent(share) : "Too few images"),
       h("div", {}, scale(review),
         h("p", {}, review.total
-          ? `${review.correct} of ${plural(review.total, "example")} recognised when left out in turn. With so many examples the truth may lie between ${percent(review.low)} and ${percent(review.high)}.`
+          ? `${review.correct} of ${plural(review.total, "example")} recognised when left out in turn. With so many examples the truth may lie between ${bound(review.low)} and ${bound(review.high)}.`
           : "Each class has one example only: nothing can be left out."),
         review.enough ? null : h("p", { class: "fine" }, few.length && few.length <= 6
           ? `To say anything, give at least three examples of each class: ${few.join(", ")} ${few.length === 1 ? "has" : "have"} fewer.`
@@ -190,7 +192,7 @@ export function drawReview() {
 
 // A share of right answers, and the range in which the truth may lie.
 export function scale({ correct, total, low, high }) {
-  const line = h("div", { class: "scale", role: "img", "aria-label": `between ${percent(low)} and ${percent(high)}` }, h("i"), h("b"));
+  const line = h("div", { class: "scale", role: "img", "aria-label": `between ${bound(low)} and ${bound(high)}` }, h("i"), h("b"));
   line.children[0].style.left = `${100 * low}%`;
   line.children[0].style.right = `${100 - 100 * high}%`;
   line.children[1].style.left = `${total ? (100 * correct) / total : 0}%`;
@@ -223,9 +225,10 @@ function drawMistakes(review) {
   $("#mistakes").hidden = !pairs.length;
   if (!pairs.length) return;
   const wrong = pairs.filter(([truth, answer]) => truth !== answer).sort((a, b) => b[2] - a[2]);
-  const [worst] = wrong, few = state.classes.filter(({ id, learned }) => !learned && imagesIn(id).length < 5);
+  const [worst] = wrong, doubted = suspected().length, few = state.classes.filter(({ id, learned }) => !learned && imagesIn(id).length < 5);
   const advice = [];
-  if (worst) advice.push(`“${classOf(worst[0]).name}” is taken for “${classOf(worst[1]).name}” most often (${plural(worst[2], "time")}): add images of both in which the difference is plain, or make them one class.`);
+  if (doubted) advice.push(`${doubted === 1 ? "One label looks" : `${doubted} labels look`} wrong: look at ${doubted === 1 ? "it" : "them"} first, above. One click moves an image or says that it is right.`);
+  if (worst && (worst[2] > 1 || !doubted)) advice.push(`“${classOf(worst[0]).name}” is taken for “${classOf(worst[1]).name}” most often (${plural(worst[2], "time")}): add images of both in which the difference is plain, or make them one class.`);
   if (few.length) advice.push(`${few.length === 1 ? `“${few[0].name}” has` : `${few.length} classes have`} fewer than five examples: the next ones help most there.`);
   if (review.enough && !worst) advice.push("Every example is recognised by the others. Now try images it has not seen: under Test set, or a folder under Classify.");
   else if (!state.held_out) advice.push("To know how good it is on new images, hold some out under Test set: they are never learned from.");

@@ -130,7 +130,7 @@ class Answers:
 
     def _decode(self, path: Path) -> np.ndarray | CnapsError:
         try:
-            return self._decoder.decode(path.read_bytes(), self._size).pixels
+            return self._decoder.pixels(path.read_bytes(), self._size)
         except CnapsError as error:
             return error
         except OSError as error:

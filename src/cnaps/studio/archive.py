@@ -71,9 +71,9 @@ def write_zip(project: Project, target: IO[bytes]) -> None:
         with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
             archive.writestr(_DESCRIPTION, encode(about))
             for key, path in paths.items():
-                archive.write(project.original(key), path)
+                archive.write(project.files.original(key), path)
             if about["task"]:
-                archive.write(project.task_file(about["task"]), _TASK)
+                archive.write(project.files.task(about["task"]), _TASK)
     except OSError as error:
         raise CnapsError(f"the project cannot be exported: {error}") from error
 
@@ -188,7 +188,7 @@ def _paths(project: Project, about: dict[str, Any]) -> dict[str, str]:
     for entry in about["images"]:
         path = PurePosixPath(safe_name(entry["name"]))
         if not is_image(str(path)):
-            path = PurePosixPath(f"{path}{_ending(project.original(entry['id']))}")
+            path = PurePosixPath(f"{path}{_ending(project.files.original(entry['id']))}")
         file = numbered(path.stem, inside[entry["place"]], path.suffix)
         paths[entry["id"]] = f"{folders[entry['place']]}/{file}"
     return paths

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import unicodedata
 from typing import Any
 
 from cnaps.errors import CnapsError, DataError, InputError
+from cnaps.files import content_id, parse_json
 from cnaps.serving.safety import shown
 
 FORMAT, VERSION = "cnaps-project", 2  # 2: with images held out; without any a project still says 1
@@ -19,7 +19,7 @@ MAX_TASK = 100_000_000  # bytes of a task file
 MAX_DESCRIPTION = 50_000_000  # bytes of a description: that of the largest project has a tenth of it
 _ID = re.compile(r"[0-9a-f]{32}")
 _CLASS = re.compile(r"c[0-9]{1,6}")
-_NAME = 60  # characters of a class name
+_NAME = 120  # characters of a class name: as many as the folders that are made of it have
 
 
 def encode(about: dict[str, Any]) -> str:
@@ -30,7 +30,7 @@ def encode(about: dict[str, Any]) -> str:
 def parse(text: bytes) -> dict[str, Any]:
     """A project description from outside, with everything in it checked; images have the `path` in a zip file."""
     try:
-        about = json.loads(text, parse_constant=_no_number)
+        about = parse_json(text.decode("utf-8"))
         if about.get("format") != FORMAT:
             raise DataError("it does not say that it is a project of the studio")
         if not _is_number(about["version"]):
@@ -42,7 +42,7 @@ def parse(text: bytes) -> dict[str, Any]:
                 "it does not fit its digest, so it is damaged; if you changed it yourself, take its `digest` out"
             )
         return _checked(about)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise error if isinstance(error, CnapsError) else DataError("its description is damaged") from error
 
 
@@ -98,11 +98,7 @@ def held_out(key: str) -> str:
 
 def _digest(about: dict[str, Any]) -> str:
     text = json.dumps({key: value for key, value in about.items() if key != "digest"}, sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is no number")
+    return content_id(text.encode())
 
 
 def _is_number(value: Any) -> bool:

@@ -26,11 +26,12 @@ from cnaps.maths.statistics import ClassStatistics
 from cnaps.parallel import cpu_count, read_ahead
 from cnaps.runtime.accuracy import wilson
 from cnaps.runtime.engine import Engine
+from cnaps.runtime.examples import Examples, choose_size
 from cnaps.runtime.review import LeftOut, project, suspects
 from cnaps.runtime.suggest import choose
-from cnaps.runtime.task import Examples, FittedTask, choose_size
+from cnaps.runtime.task import FittedTask
 from cnaps.runtime.taskfile import read_task
-from cnaps.studio.store import Plan, Project
+from cnaps.studio.store import Contents, Project
 
 # By `python -m benchmarks.studio COLLECTIONS`: nineteen in twenty answers without a mark are right.
 UNSURE = 0.8  # below this probability the best class is a guess
@@ -68,7 +69,7 @@ class Learner(threading.Thread):
         self.version = 0
         self._pause = pause  # changes come in bursts; wait for the end of one
         self._changed, self._stopping, self._behind = threading.Event(), False, True
-        self.size = project.decoder.size
+        self.size = project.files.decoder.size
         self._pixels: dict[str, np.ndarray] = {}  # at this size
         self._features: dict[str, np.ndarray] = {}  # under the FiLM of _base
         self._base: FittedTask | None = None
@@ -113,7 +114,7 @@ class Learner(threading.Thread):
             self._behind = False
 
     def _follow(self) -> None:
-        plan = self.project.plan()
+        plan = self.project.contents()
         every = (*plan.classes.values(), *plan.held.values(), plan.test, plan.pool)
         self._forget_others({i for ids in every for i in ids})
         if len(plan.names) < 2:
@@ -140,7 +141,7 @@ class Learner(threading.Thread):
         learned = f"Learned from {self.fitted.seen} images, read at {self.size} pixels,"
         self._say("ready", learned, time.monotonic() - started)
 
-    def _learn(self, plan: Plan) -> tuple[FittedTask, dict[str, np.ndarray]]:
+    def _learn(self, plan: Contents) -> tuple[FittedTask, dict[str, np.ndarray]]:
         """Read all examples, and their features; or take what an imported task learned, whose FiLM then stays."""
         if plan.task is not None:
             known = read_task(plan.task, self.model)
@@ -148,13 +149,13 @@ class Learner(threading.Thread):
             return known, {}
         own = sorted(plan.classes)
         examples = [i for name in own for i in plan.classes[name]]
-        self._read_at(choose_size(self.model, examples, look=self.project.look))
+        self._read_at(choose_size(self.model, examples, look=self.project.files.look))
         pixels = self._read(examples)
         fitted = FittedTask.learn(self.model, Examples(pixels, [n for n in own for _ in plan.classes[n]]))
         self._check_current()
         return fitted, _features_in(fitted.statistics, [plan.classes[name] for name in own])
 
-    def _statistics(self, plan: Plan, features: np.ndarray, labels: np.ndarray) -> ClassStatistics:
+    def _statistics(self, plan: Contents, features: np.ndarray, labels: np.ndarray) -> ClassStatistics:
         """Of the classes in the order of their names; `labels` count those with images only."""
         assert self._base is not None
         own = sorted(plan.classes)
@@ -170,7 +171,7 @@ class Learner(threading.Thread):
             earlier = earlier.merge(added, place, len(order))
         return earlier.select([order.index(name) for name in plan.names])
 
-    def _conclude(self, plan: Plan, *, thorough: bool) -> None:
+    def _conclude(self, plan: Contents, *, thorough: bool) -> None:
         """Predictions and everything else, from features under the present FiLM.
 
         The review takes longest and follows when there is time to be thorough; until then the last one stands.
@@ -211,7 +212,7 @@ class Learner(threading.Thread):
         )
         self.version = next(self._numbers)
 
-    def _test(self, fitted: FittedTask, plan: Plan, keys: Sequence[str]) -> dict[str, Any]:
+    def _test(self, fitted: FittedTask, plan: Contents, keys: Sequence[str]) -> dict[str, Any]:
         """How the images are answered that are held out of each class, all of which are known by now."""
         labels = np.array([plan.names.index(name) for name in plan.held for _ in plan.held[name]], np.int64)
         images = [i for ids in plan.held.values() for i in ids]
@@ -236,14 +237,14 @@ class Learner(threading.Thread):
         if size != self.size:
             self._say("learning", f"Reading all images at {size} pixels")
             self.size, self._pixels = size, {}
-            self.project.read_at(size)
+            self.project.files.read_at(size)
 
     def _read(self, images: Sequence[str]) -> np.ndarray:
         """Pixels uint8 (n, 3, S, S); as many of them are remembered as there is room for."""
         found = np.empty((len(images), self.size, self.size, 3), np.uint8)
         missing = [i for i in images if i not in self._pixels]
         decoded = read_ahead(
-            lambda i: self.project.pixels(i, self.size), missing, threads=cpu_count(), depth=2 * _CHUNK
+            lambda i: self.project.files.pixels(i, self.size), missing, threads=cpu_count(), depth=2 * _CHUNK
         )
         for row, i in enumerate(images):
             found[row] = self._pixels[i] if i in self._pixels else next(decoded)

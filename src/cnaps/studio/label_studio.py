@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from cnaps import values
@@ -21,10 +20,8 @@ from cnaps.errors import CnapsError, DataError, InputError
 from cnaps.files import parse_json
 from cnaps.runtime.engine import open_engine
 from cnaps.runtime.label_studio import Addresses, Config, choice_of
-from cnaps.serving.access import AccessLog
-from cnaps.serving.app import Batcher, add_prediction, explain_input
+from cnaps.serving.app import Batcher, add_prediction, guarded_app
 from cnaps.serving.decoding import Decoder
-from cnaps.serving.safety import Guard
 from cnaps.studio.description import POOL
 from cnaps.studio.engine import Learner
 from cnaps.studio.server import explain
@@ -58,14 +55,10 @@ def create_backend(
         decoder.close()
         project.close()
 
-    app = FastAPI(title="cnaps", docs_url=None, redoc_url=None, lifespan=lifespan)
+    app = guarded_app("cnaps", lifespan, token, access_log)
     app.state.learner = learner
-    app.add_middleware(Guard, token=token)
-    if access_log:
-        app.add_middleware(AccessLog, style=access_log)
     app.add_exception_handler(CnapsError, explain)
     app.add_exception_handler(ValueError, explain)  # what was sent is not what it should be
-    app.add_exception_handler(RequestValidationError, explain_input)
     batcher = add_prediction(app, lambda: learner.fitted, decoder, max_waiting)
     app.include_router(_routes(learner, addresses, batcher))
     return app
@@ -73,7 +66,7 @@ def create_backend(
 
 def _routes(learner: Learner, addresses: Addresses, batcher: Batcher) -> APIRouter:
     routes = APIRouter(prefix="/label-studio")
-    project, decoder = learner.project, learner.project.decoder
+    project, decoder = learner.project, learner.project.files.decoder
 
     def version() -> str:
         known = learner.fitted
@@ -108,7 +101,7 @@ def _routes(learner: Learner, addresses: Addresses, batcher: Batcher) -> APIRout
         def read(task: Mapping[str, Any]) -> Any:
             try:
                 data = addresses.read(_address(task, config))
-                return decoder.decode(data, known.image_size if known else None).pixels
+                return decoder.pixels(data, known.image_size if known else None)
             except CnapsError:
                 return None
 

@@ -12,25 +12,21 @@ from pathlib import Path
 from typing import IO, Any
 
 from fastapi import APIRouter, Body, FastAPI, File, Form, Request, UploadFile
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, Response, StreamingResponse
-from fastapi.staticfiles import StaticFiles
 
 from cnaps.errors import CnapsError, InputError
 from cnaps.runtime.engine import open_engine
+from cnaps.runtime.examples import choose_size
 from cnaps.runtime.results import Result, results_csv
-from cnaps.runtime.task import choose_size
 from cnaps.runtime.taskfile import write_task
-from cnaps.serving.app import add_prediction, explain_input
+from cnaps.serving.app import STATIC, add_prediction, guarded_app
 from cnaps.serving.decoding import Decoder
-from cnaps.serving.safety import Guard
 from cnaps.studio.answers import Answers
 from cnaps.studio.archive import MAX_ZIP, write_zip
 from cnaps.studio.engine import Learner
 from cnaps.studio.exporting import example_zip, has_pages, import_file, page_zip
 from cnaps.studio.store import Project
 
-STATIC = Path(__file__).parent.parent / "static"
 _FILES = 64  # a request
 _PATIENCE = 15.0  # seconds that a request for news waits
 
@@ -53,15 +49,12 @@ def create_studio(folder: str | Path, model: str, *, token: str | None = None, s
         decoder.close()
         project.close()
 
-    app = FastAPI(title="cnaps studio", docs_url=None, redoc_url=None, lifespan=lifespan)
+    app = guarded_app("cnaps studio", lifespan, token, to_disk={"/api/import": MAX_ZIP})
     app.state.engine, app.state.leaving = engine, False
-    app.add_middleware(Guard, token=token, to_disk={"/api/import": MAX_ZIP})
     app.add_exception_handler(CnapsError, explain)
-    app.add_exception_handler(RequestValidationError, explain_input)
     app.include_router(_routes(project, engine, shelf), include_in_schema=False)
     app.include_router(_answering(project, engine, answers, local=token is None), include_in_schema=False)
     batcher = add_prediction(app, lambda: engine.fitted, decoder)
-    app.mount("/static", StaticFiles(directory=STATIC))
     return app
 
 

@@ -11,18 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Body, FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, Response
-from fastapi.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from cnaps.errors import CnapsError, DataError, InputError
 from cnaps.files import write_text
 from cnaps.runtime.sorting import folder_name
-from cnaps.serving.app import explain_input
-from cnaps.serving.safety import Guard
+from cnaps.serving.app import STATIC, guarded_app
 from cnaps.studio.description import class_name, encode, parse
-from cnaps.studio.server import STATIC, create_studio, explain
+from cnaps.studio.server import create_studio, explain
 
 _TRASH = ".trash"
 _PICTURES = 4  # of each project
@@ -99,12 +96,9 @@ class Shelf:
             yield
             await self.close()
 
-        app = FastAPI(title="cnaps studio", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
-        app.add_middleware(Guard, token=self.token)
+        app = guarded_app("cnaps studio", lifespan, self.token)
         app.add_exception_handler(CnapsError, explain)
-        app.add_exception_handler(RequestValidationError, explain_input)
-        app.include_router(self._routes())
-        app.mount("/static", StaticFiles(directory=STATIC))
+        app.include_router(self._routes(), include_in_schema=False)
         return app
 
     def _routes(self) -> APIRouter:

@@ -1,28 +1,19 @@
-"""A project on disk: a folder with `project.json`, the images as they came, and a cache that can be remade.
+"""A project: classes, images and where each belongs, as `project.json` holds it.
 
-Every change is written whole before it is acknowledged, so a project survives being killed at any moment. Images
-are named by the hash of their content; nothing a client says becomes part of a path.
+Every change is written whole before it is acknowledged, so a project survives being killed at any moment.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
-import re
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 
-import numpy as np
-from PIL import Image
-
 from cnaps.errors import DataError, InputError
-from cnaps.files import atomic_path, lock_folder, write_text
-from cnaps.images.sizes import Look
+from cnaps.files import lock_folder, write_text
 from cnaps.serving.decoding import Decoder
 from cnaps.serving.safety import shown
 from cnaps.studio.description import (
@@ -40,11 +31,9 @@ from cnaps.studio.description import (
     held_out,
     parse,
 )
+from cnaps.studio.files import ProjectFiles
 
 _UNDO = 100
-_DAY = 86_400.0  # seconds that garbage is kept
-# a file of the project's own, whole or half-written, by the id that it begins with
-_OWN = re.compile(r"([0-9a-f]{32})(?:\.thumb|-[0-9]+\.png)?|\.([0-9a-f]{32}).*\.[a-z0-9_]{8,12}\.tmp")
 _NOTHING = {".lock", ".DS_Store", "Thumbs.db", "desktop.ini"}  # a folder with only these is empty
 
 Entry: TypeAlias = dict[str, Any]  # name, place, `right` if its label was confirmed; never changed, only replaced
@@ -53,7 +42,7 @@ Report: TypeAlias = dict[str, list[Any]]  # what became of images
 
 
 @dataclass(frozen=True)
-class Plan:
+class Contents:
     """What there is to learn: images of each class by its name, the trays, and what an imported task knows."""
 
     classes: dict[str, list[str]]  # those with images
@@ -74,7 +63,7 @@ class Project:
 
     def __init__(self, folder: str | Path, decoder: Decoder) -> None:
         self.folder = Path(folder)
-        self.decoder = decoder
+        self.files = ProjectFiles(self.folder, decoder)
         self.lock = threading.RLock()
         self.listeners: list[Callable[[], None]] = []
         self.name = self.folder.absolute().name
@@ -85,9 +74,7 @@ class Project:
         self._past: list[Any] = []
         self._group, self._depth = "", 0
         self._missing: dict[str, Entry] = {}  # images whose files are not there; they may come back
-        self._written: set[str] = set()  # ids of every file that the project has ever referred to
-        self._garbage: set[str] = set()  # of those, what was taken out
-        self._looks: dict[str, Look | None] = {}
+        self._garbage: set[str] = set()  # of every file that it has ever referred to, what was taken out
         new = not (self.folder / "project.json").exists()
         if new and not is_empty(self.folder):
             raise InputError(
@@ -100,7 +87,7 @@ class Project:
                 self._save()  # from here on the folder is a project
             else:
                 self._load()
-                self._tidy()
+                self._garbage = self.files.tidy(self._known(), self._garbage)
         except BaseException:
             self.close()
             raise
@@ -236,7 +223,7 @@ class Project:
 
     # reading
 
-    def plan(self) -> Plan:
+    def contents(self) -> Contents:
         """What there is to learn at this moment."""
         with self.lock:
             by_place: dict[str, list[str]] = {}
@@ -247,40 +234,14 @@ class Project:
                 for of in (str, held_out)
             )
             learned = {self.classes[key]: row for key, (row, _) in self.learned.items()}
-            task = self.task_file(self.task) if learned else None
-            return Plan(classes, held, by_place.get(TEST, []), by_place.get(POOL, []), task, learned)
-
-    def pixels(self, key: str, size: int | None = None) -> np.ndarray:
-        """An image as the model reads it at a size, uint8 (size, size, 3)."""
-        size = size or self.decoder.size
-        return np.asarray(Image.open(self._cached(key, f"-{size}.png", size), formats=("PNG",)))
-
-    def look(self, key: str) -> Look | None:
-        """What an image looks like, for the choice of a size."""
-        if key not in self._looks:
-            self._looks[key] = self.decoder.look(self._content(key))
-        return self._looks[key]
-
-    def read_at(self, size: int) -> None:
-        """From now on images are read at this size; what was kept of them at others is deleted."""
-        self.decoder.size = size
-        for path in (self.folder / "cache").glob("*.png"):
-            if _OWN.fullmatch(path.name) and not path.name.endswith(f"-{size}.png"):
-                path.unlink(missing_ok=True)
+            task = self.files.task(self.task) if learned else None
+            return Contents(classes, held, by_place.get(TEST, []), by_place.get(POOL, []), task, learned)
 
     def thumbnail(self, key: str) -> bytes:
         """A small picture of an image."""
         if key not in self.images:
             raise DataError("there is no such image")
-        return self._cached(key, ".thumb", self.decoder.size).read_bytes()
-
-    def original(self, key: str) -> Path:
-        """The file of an image, as it came."""
-        return self.folder / "images" / key
-
-    def task_file(self, key: str) -> Path:
-        """The file of an imported task."""
-        return self.folder / "tasks" / key
+        return self.files.thumbnail(key)
 
     def describe(self) -> dict[str, Any]:
         """What `project.json` holds."""
@@ -299,10 +260,7 @@ class Project:
         with self._change():
             if self.learned:
                 raise InputError("this project starts from an imported task already: begin a new one for another")
-            self.task = _hash(data)
-            self._written.add(self.task)
-            with atomic_path(self.task_file(self.task)) as temporary:
-                temporary.write_bytes(data)
+            self.task = self.files.keep_task(data)
             self.learned = {self.add_class(name): place for name, place in learned.items()}
 
     # inside
@@ -313,7 +271,7 @@ class Project:
         report: Report = {"added": [], "known": [], "moved": [], "refused": []}
         for name, data, place in uploads:
             try:
-                kept.append((self._keep(data), name, place))
+                kept.append((self.files.keep_image(data), name, place))
             except DataError as error:
                 report["refused"].append({"name": shown(name), "reason": str(error)})
         return kept, report
@@ -396,8 +354,8 @@ class Project:
 
     def _save(self) -> None:
         known = self._known()
-        self._garbage |= self._written - known
-        self._written |= known
+        self._garbage |= self.files.written - known
+        self.files.written |= known
         write_text(self.folder / "project.json", self._text())
         for listener in self.listeners:
             listener()
@@ -422,77 +380,15 @@ class Project:
         self.task = about["task"]
         self.learned = {e["id"]: e["learned"] for e in about["classes"] if e["learned"]} if self.task else {}
         for entry in about["images"]:
-            there = self.original(entry["id"]).is_file()
+            there = self.files.original(entry["id"]).is_file()
             (self.images if there else self._missing)[entry["id"]] = {
                 k: entry[k] for k in ("name", "place", "right") if k in entry
             }
         self._garbage = set(about["garbage"])
-        self._written = self._known() | self._garbage
+        self.files.written = self._known() | self._garbage
 
     def _known(self) -> set[str]:
         return {*self.images, *self._missing, *([self.task] if self.task else [])}
-
-    def _tidy(self) -> None:
-        """Move garbage to the project's own trash, and delete what has lain there for a day.
-
-        Garbage is what the project lists as taken out, and files of its own that were half-written when it was
-        killed. Whatever else is in these folders is not the studio's to touch.
-        """
-        known, left = self._known(), set()
-        trash = self.folder / "trash"
-        for path in [
-            path for name in ("images", "cache", "tasks", "trash") for path in (self.folder / name).glob("*")
-        ]:
-            found = _OWN.fullmatch(path.name)
-            if not found or not path.is_file():
-                continue
-            key, half = found[1] or found[2], bool(found[2])
-            with contextlib.suppress(OSError):  # a project that can be read only is opened all the same
-                if path.parent == trash:
-                    if key in self._garbage and path.stat().st_mtime < time.time() - _DAY:
-                        path.unlink()
-                elif half or (key in self._garbage and key not in known):
-                    trash.mkdir(exist_ok=True)
-                    os.utime(path)  # its day begins
-                    os.replace(path, trash / path.name)
-                    self._garbage.add(key)
-                    left.add(key)
-            if path.exists():
-                left.add(key)
-        self._garbage &= left
-
-    def _keep(self, data: bytes) -> str:
-        if not data:
-            raise DataError("the file is empty")
-        key = _hash(data)
-        self._cached(key, ".thumb", self.decoder.size, data)
-        if not self.original(key).exists():
-            self._written.add(key)
-            with atomic_path(self.original(key)) as temporary:
-                temporary.write_bytes(data)
-        return key
-
-    def _content(self, key: str) -> bytes:
-        try:
-            return self.original(key).read_bytes()
-        except OSError as error:
-            raise DataError(f"an image cannot be read: {error}") from error
-
-    def _cached(self, key: str, ending: str, size: int, data: bytes | None = None) -> Path:
-        """A file of the cache, made from the image if it is not there; its pixels at a size come with it."""
-        wanted = self.folder / "cache" / f"{key}{ending}"
-        if not wanted.exists():
-            pixels, thumbnail = (self.folder / "cache" / f"{key}{e}" for e in (f"-{size}.png", ".thumb"))
-            decoded = self.decoder.decode(self._content(key) if data is None else data, size)
-            with atomic_path(thumbnail) as temporary:
-                temporary.write_bytes(decoded.thumbnail)
-            with atomic_path(pixels) as temporary:
-                Image.fromarray(decoded.pixels).save(temporary, "PNG", compress_level=1)
-        return wanted
-
-
-def _hash(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def is_empty(folder: Path) -> bool:

@@ -36,15 +36,7 @@ def augment_task(
     if options.duotone and torch.rand((), generator=generator) < options.duotone:
         images = _duotone(images, generator)
     if options.image_tasks == 1 or torch.rand((), generator=generator) < options.image_tasks:
-        images = augment_images(
-            images,
-            crop=options.image_crop,
-            jitter=options.image_jitter,
-            flip=options.image_flip,
-            turn=options.image_turn,
-            blur=options.image_blur,
-            generator=generator,
-        )
+        images = augment_images(images, options, generator)
     return ChangedTask(images[: len(context)], images[len(context) :], whole and not plates)
 
 
@@ -166,20 +158,12 @@ def _scenes(n: int, size: int, draw: Callable[..., Tensor]) -> Tensor:
     return (0.5 + scene).clamp(0, 1)
 
 
-def augment_images(
-    images: Tensor,
-    *,
-    crop: float,
-    jitter: float,
-    flip: bool,
-    generator: torch.Generator,
-    turn: float = 0.0,
-    blur: float = 0.0,
-) -> Tensor:
+def augment_images(images: Tensor, options: Augmentation, generator: torch.Generator) -> Tensor:
     """Change each of (N, 3, S, S) uint8 images by itself: place, detail, brightness, contrast, saturation."""
-    n = len(images)
+    n, crop, turn = len(images), options.image_crop, options.image_turn
+    blur, jitter = options.image_blur, options.image_jitter
     draws = torch.rand(n, 7, generator=generator).to(images.device)
-    if flip:
+    if options.image_flip:
         images = torch.where((draws[:, 0] < 0.5)[:, None, None, None], images.flip(-1), images)
     if not (crop or jitter or turn or blur):
         return images

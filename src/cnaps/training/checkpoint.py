@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from safetensors.torch import save
 from cnaps import values
 from cnaps.errors import CheckpointError, InputError
 from cnaps.files import atomic_path, parse_json
+from cnaps.nn.backbones.base import digest_of_state
 
 FORMAT = "1"
 
@@ -24,7 +24,7 @@ def save_checkpoint(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapp
     # clone: safetensors refuses tensors that share memory
     plain = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
     text = json.dumps(state)
-    meta = {"format": FORMAT, "state": text, "digest": _digest(plain, text)}
+    meta = {"format": FORMAT, "state": text, "digest": digest_of_state(plain, text)}
     with atomic_path(path) as temporary:
         temporary.write_bytes(save(plain, metadata=meta))
 
@@ -44,7 +44,7 @@ def load_checkpoint(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]
             "it was written by another program or a newer version"
         )
     text = meta.get("state", "")
-    if _digest(tensors, text) != meta.get("digest"):
+    if digest_of_state(tensors, text) != meta.get("digest"):
         raise CheckpointError(f"the checkpoint {path} is damaged: its content does not match its digest")
     try:
         state = values.table(parse_json(text), "its state")
@@ -75,11 +75,3 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, to
             elif value.numel() != 1:
                 raise ValueError(f"{name} has the shape {tuple(value.shape)} instead of {tuple(parameter.shape)}")
             optimiser.state[parameter][key] = value
-
-
-def _digest(tensors: Mapping[str, torch.Tensor], text: str) -> str:
-    digest = hashlib.sha256(text.encode())
-    for name in sorted(tensors):
-        digest.update(name.encode())
-        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()

@@ -8,12 +8,10 @@ last task is simpler, sends every gradient once a step, and is the same for 1 to
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
-import socket
-import subprocess
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -107,55 +105,24 @@ class World:
 def launch(processes: int) -> int:
     """Run this very command again as so many local ranks, sharing the processors; gives the exit code.
 
-    The first rank that fails ends the others; SIGINT and SIGTERM are handed on.
+    torchrun's own agent does it: the first rank that fails ends the others; SIGINT and SIGTERM are handed on.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    threads = int(os.environ.get("CNAPS_THREADS", "0")) or max(1, cpu_count() // processes)
-    common = {
-        "WORLD_SIZE": str(processes),
-        "LOCAL_WORLD_SIZE": str(processes),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "CNAPS_THREADS": str(threads),
-        "OMP_NUM_THREADS": str(threads),
-        "CNAPS_LAUNCHER": str(os.getpid()),
-    }
-    command = [sys.executable, *sys.orig_argv[1:]]
-    ranks: list[subprocess.Popen[bytes]] = []
-    asked: list[int] = []
-    previous = {s: signal.signal(s, lambda number, _: asked.append(number)) for s in STOP_SIGNALS}
+    from torch.distributed import run as torchrun
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    threads = str(int(os.environ.get("CNAPS_THREADS", "0")) or max(1, cpu_count() // processes))
+    os.environ.update(CNAPS_THREADS=threads, OMP_NUM_THREADS=threads, CNAPS_LAUNCHER=str(os.getpid()))
+    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # the rank that failed has said why
+    options = torchrun.parse_args(["--standalone", f"--nproc-per-node={processes}", "--no-python", sys.executable])
+    options.training_script_args = sys.orig_argv[1:]  # not parsed, since it would take --run for one of its own
     try:
-        for rank in range(processes):
-            own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            # A session of their own: Ctrl-C reaches the ranks once, through this process.
-            ranks.append(subprocess.Popen(command, env={**os.environ, **common, **own}, start_new_session=True))
-        while any(child.poll() is None for child in ranks):
-            while asked:
-                number = asked.pop(0)
-                for child in ranks:
-                    child.send_signal(number)
-            if any(child.poll() not in (None, 0) for child in ranks):
-                _end(ranks)
-            time.sleep(0.05)
-    finally:
-        _end(ranks, patience=0)
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-    codes = [child.returncode for child in ranks if child.returncode]
-    return next((code for code in codes if code > 0), 1 if codes else 0)
+        torchrun.run(options)
+    except SignalException as error:
+        return 128 + error.sigval
+    except ChildFailedError as error:
+        return max(1, error.get_first_failure()[1].exitcode)
+    return 0
 
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-def _end(ranks: Sequence[subprocess.Popen[bytes]], patience: float = 5.0) -> None:
-    """Give the ranks a moment to leave by themselves, then end them."""
-    until = time.monotonic() + patience
-    for rank in ranks:
-        try:
-            rank.wait(max(0.0, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            rank.kill()
-            rank.wait()

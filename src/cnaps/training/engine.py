@@ -22,6 +22,7 @@ from cnaps.progress import progress_bar
 from cnaps.training.checkpoint import optimiser_tensors, restore_optimiser
 from cnaps.training.distributed import STOP_SIGNALS, World
 from cnaps.training.run import RunFolder
+from cnaps.weights import current_names
 
 Stopping = Callable[[], bool]
 
@@ -66,8 +67,8 @@ class Job(ABC):
 
     def restore(self, tensors: dict[str, Tensor], step: int) -> None:
         """Put it back in place, which keeps every memory layout, as it was after so many steps."""
-        own = {name: tensor for name, tensor in tensors.items() if name.startswith(self.prefix)}
-        self.network.load_state_dict({name.removeprefix(self.prefix): tensor for name, tensor in own.items()})
+        own = {name.removeprefix(self.prefix): t for name, t in tensors.items() if name.startswith(self.prefix)}
+        self.network.load_state_dict(current_names(own))
         restore_optimiser(self._optimiser, tensors)
 
     def close(self) -> None:

@@ -21,10 +21,10 @@ from cnaps.nn.adapted import Adapted
 from cnaps.nn.checkpoints import save_model
 from cnaps.training.augment import augment_task
 from cnaps.training.config import TrainConfig, check
+from cnaps.training.distillation import Teacher
 from cnaps.training.distributed import World
 from cnaps.training.engine import Job, NonFiniteError, Stopping
 from cnaps.training.tasks import TaskStream, open_collections, task_generator, task_size, validation_sampler
-from cnaps.training.teacher import Teacher
 
 if TYPE_CHECKING:
     from cnaps.nn.task_model import TaskModel
@@ -63,9 +63,9 @@ class EpisodicJob(Job):
         self.validate_every = max(1, config.validation.every // config.tasks.per_step)
         self.size = config.data.image_size or model.image_size
         self._teacher: Teacher | None = None
-        if config.teacher.weight:
-            check(model.kind == "cnaps", f"a teacher is for the learner cnaps, not for {model.kind}")
-            self._teacher = Teacher(model.backbone, config.teacher)
+        if config.distillation.weight:
+            check(model.kind == "cnaps", f"distillation is for the learner cnaps, not for {model.kind}")
+            self._teacher = Teacher(model.backbone, config.distillation)
         self._train = open_collections(config.data.train, "train")
         self._valid = open_collections(config.data.valid, "valid")
         self._stream = TaskStream(self._train, config.tasks, config.seed)
@@ -130,6 +130,7 @@ class EpisodicJob(Job):
             adapted = self.model.adapt(
                 self.model.preprocess(context),
                 task.context_labels.to(device),
+                learn=True,
                 chunk_size=memory.chunk_size,
                 lite=memory.lite,
                 generator=generator,

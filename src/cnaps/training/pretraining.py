@@ -20,7 +20,7 @@ from cnaps.files import atomic_folder, write_json
 from cnaps.nn.backbones import create_backbone
 from cnaps.parallel import read_ahead
 from cnaps.training.augment import augment_images
-from cnaps.training.config import PretrainConfig, check
+from cnaps.training.config import Augmentation, PretrainConfig, check
 from cnaps.training.distributed import World
 from cnaps.training.engine import Job, NonFiniteError, Stopping
 from cnaps.training.tasks import open_collections, task_generator
@@ -70,8 +70,8 @@ class PretrainingJob(Job):
             sums[2] = 1
         elif len(labels):
             generator = task_generator(config.seed, step * self.world.size + self.world.rank)
-            changes = {"crop": config.crop, "jitter": config.jitter, "flip": config.flip}
-            images = augment_images(images.to(device), **changes, generator=generator)
+            changes = Augmentation(image_crop=config.crop, image_jitter=config.jitter, image_flip=config.flip)
+            images = augment_images(images.to(device), changes, generator)
             logits = self.network(self.backbone.normalisation(images))
             labels = labels.to(device)
             loss = F.cross_entropy(logits, labels, reduction="sum") / size

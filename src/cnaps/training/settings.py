@@ -1,21 +1,26 @@
-"""Settings as dataclasses: read from TOML or JSON, changed by ``key.sub=value``, checked by field."""
+"""Settings as dataclasses: read from TOML or JSON, changed by ``key.sub=value``, checked by pydantic."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import json
 import tomllib
-import types
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, dataclass_transform, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from cnaps.errors import CheckpointError, InputError
 from cnaps.files import parse_json, read_bytes
 
 T = TypeVar("T")
 MAX_FILE = 1_000_000  # a configuration is text that a person wrote
+_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+_RENAMED = {"teacher": "distillation"}  # settings of 0.1
 
 
 def read_settings(path: str | Path) -> dict[str, Any]:
@@ -63,43 +68,60 @@ def apply_changes(table: Mapping[str, Any], changes: Iterable[str]) -> dict[str,
     return result
 
 
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+def settings(cls: type[T]) -> type[T]:
+    """A frozen dataclass whose fields are checked by pydantic, and whose mistakes are sentences for people."""
+    made: Any = pydantic_dataclass(cls, frozen=True, config=_STRICT)
+    validate = made.__init__
+
+    @functools.wraps(validate)
+    def __init__(self: Any, *arguments: Any, **values: Any) -> None:
+        try:
+            validate(self, *arguments, **values)
+        except ValidationError as error:
+            raise InputError(_sentence(cls, error)) from None
+
+    made.__init__ = __init__
+    return made
+
+
 def build(cls: type[T], table: Mapping[str, Any], where: str = "") -> T:
-    """Make a dataclass of a table; every mistake is named by its full key."""
-    hints = get_type_hints(cls)
-    for key in table:
-        if key not in hints:
-            near = difflib.get_close_matches(key, hints, n=1)
-            hint = f"; did you mean {where}{near[0]}?" if near else f"; known: {', '.join(hints)}"
-            raise InputError(f"unknown setting {where}{key}{hint}")
-    return cls(**{key: _convert(hints[key], value, where + key) for key, value in table.items()})
+    """Settings from a table; every mistake is named by its full key."""
+    table = {_RENAMED.get(key, key): value for key, value in table.items()}
+    try:  # as JSON, in which lists are tuples and tables are groups, and nothing else is converted
+        return TypeAdapter(cls).validate_json(json.dumps(table, default=str), strict=True, extra="forbid")
+    except ValidationError as error:
+        raise InputError(_sentence(cls, error, where)) from None
 
 
-def _convert(kind: Any, value: Any, key: str) -> Any:
-    origin, options = get_origin(kind), get_args(kind)
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        if isinstance(value, Mapping):
-            return build(kind, value, key + ".")
-        raise InputError(f"{key} is a group of settings, not the value {value!r}")
-    if origin in (Union, types.UnionType):
-        if value is None and type(None) in options:
-            return None
-        return _convert(next(option for option in options if option is not type(None)), value, key)
-    if origin is Literal:
-        if value in options:
-            return value
-        raise InputError(f"{key} is {value!r}: choose one of {', '.join(map(str, options))}")
-    if origin is tuple:
-        if isinstance(value, list | tuple):
-            return tuple(_convert(options[0], item, key) for item in value)
-        raise InputError(f"{key} must be a list, not {value!r}")
-    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if not -1e300 < value < 1e300:
-            raise InputError(f"{key} is {value!r}: give a finite number")
-        return float(value)
-    plain = origin or kind
-    if isinstance(value, plain) and not (plain is int and isinstance(value, bool)):
-        return value
-    raise InputError(f"{key} must be of type {plain.__name__}, not {value!r}")
+def _sentence(cls: type, error: ValidationError, where: str = "") -> str:
+    """The first mistake."""
+    first = error.errors(include_url=False)[0]
+    kind, place, given = first["type"], first["loc"], first["input"]
+    key = where + ".".join(map(str, place))
+    if kind == "value_error":  # a check of our own: of one setting, or a whole sentence about several
+        said = str(first["ctx"]["error"])
+        return f"{key} {said}" if said.startswith("must ") else said
+    if kind == "unexpected_keyword_argument":
+        for part in place[:-1]:
+            cls = get_type_hints(cls)[str(part)]
+        known = [each.name for each in dataclasses.fields(cls)]
+        near = difflib.get_close_matches(str(place[-1]), known, n=1)
+        group = key.removesuffix(str(place[-1]))
+        return f"unknown setting {key}" + (
+            f"; did you mean {group}{near[0]}?" if near else f"; known: {', '.join(known)}"
+        )
+    if kind == "literal_error":
+        choices = first["ctx"]["expected"].replace(" or ", ", ").replace("'", "")
+        return f"{key} is {given!r}: choose one of {choices}"
+    if kind in ("dataclass_type", "dataclass_exact_type"):
+        return f"{key} is a group of settings, not the value {given!r}"
+    if kind.endswith("_type"):
+        wanted = {"tuple": "a list", "list": "a list", "string": "text", "dict": "a group of settings"}
+        name = kind.removesuffix("_type")
+        return f"{key} must be {wanted.get(name, f'of type {name}')}, not {given!r}"
+    said = first["msg"].replace("Input should", "must").replace("greater than or equal to", "at least")
+    return f"{key} {said.replace('greater than', 'above')}, not {given!r}"
 
 
 def build_saved(cls: type[T], run: Path) -> T:

@@ -17,6 +17,7 @@ from cnaps.training.engine import Job, NonFiniteError, State, fit
 from cnaps.training.episodic import EpisodicJob
 from cnaps.training.run import RunFolder, check_environment, environment, latest_checkpoint
 from cnaps.training.settings import build
+from cnaps.weights import current_settings
 
 if TYPE_CHECKING:
     from cnaps.nn.task_model import TaskModel
@@ -55,7 +56,7 @@ def _new_model(config: TrainConfig) -> TaskModel:
     from cnaps.nn.model import ModelConfig
     from cnaps.nn.task_model import find_recipe
 
-    table = dict(config.model)
+    table = current_settings(config.model)
     if "preset" in table:
         table = asdict(ModelConfig.preset(str(table.pop("preset")))) | table
     recipe = find_recipe(config.learner or "cnaps")

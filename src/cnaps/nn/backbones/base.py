@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from cnaps.errors import InputError
-from cnaps.nn.film import Unit, foldable_units, give_shifts, norm_at, norm_channels, unite
+from cnaps.nn.film import Unit, foldable_units, give_shifts, norm_at, norm_channels, ready
 from cnaps.weights import package_weights
 
 
@@ -72,7 +72,6 @@ class Backbone(nn.Module):
         normalisation: Normalisation | None = None,
         min_image_size: int = 32,
         size_step: int = 1,
-        pretrained: Callable[[], dict[str, Tensor]] | None = None,
     ) -> None:
         super().__init__()
         self.name = ""  # set by the registry
@@ -86,7 +85,8 @@ class Backbone(nn.Module):
         self.size_step = size_step  # a graph drawn at one size holds for others in such steps; 0: for none
         self.normalisation = normalisation or Normalisation()
         self.sites = [list(s) for s in sites] if sites is not None else [_norms(s) for s in self.stages]
-        self.pretrained = pretrained  # weights of an installed package (`PackageWeights`) or a folder, if any
+        # weights of an installed package (`PackageWeights`) or a folder, if any
+        self.pretrained: Callable[[], dict[str, Tensor]] | None = None
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._try_out()
 
@@ -109,19 +109,16 @@ class Backbone(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Un-adapted features (N, d) of float images (N, 3, H, W)."""
-        modules, units = [self.stem, *self.stages], [self.stem_units, *self.stage_units]
-        x = images.contiguous(memory_format=torch.channels_last)
-        for module, its_units in zip(modules, units, strict=True):
-            x = (unite(module, its_units) if torch.is_grad_enabled() else module)(x)
-        return self.pools[-1](x)
+        return staged_features([self.stem, *self.stages], self.pools[1:], images)
+
+    def ready(self, *, learn: bool) -> list[nn.Module]:
+        """Stem and stages as they are run, with gradients or without."""
+        parts = zip([self.stem, *self.stages], [self.stem_units, *self.stage_units], strict=True)
+        return [ready(module, units, learn=learn) for module, units in parts]
 
     def digest(self) -> str:
         """A hash of every weight, by name."""
-        digest = hashlib.sha256()
-        for name, value in sorted(self.state_dict().items()):
-            digest.update(name.encode())
-            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
-        return digest.hexdigest()[:16]
+        return digest_of_state(self.state_dict())[:16]
 
     def load_pretrained(self) -> Backbone:
         """Load the weights of an installed package or of the folder that the backbone is named after."""
@@ -129,6 +126,29 @@ class Backbone(nn.Module):
             raise InputError(f"backbone {self.name!r} has no pre-trained weights; train it or load a checkpoint")
         self.load_state_dict(self.pretrained())
         return self
+
+
+def staged_features(
+    modules: Iterable[nn.Module], pools: Iterable[nn.Module], images: Tensor, *, every_stage: bool = False
+) -> Tensor:
+    """Float images through a stem and stages, pooled: the last stage, or all of them side by side, (N, d)."""
+    stem, *stages = modules
+    x = stem(images.contiguous(memory_format=torch.channels_last))
+    pooled = []
+    for i, (stage, pool) in enumerate(zip(stages, pools, strict=True)):
+        x = stage(x)
+        if every_stage or i == len(stages) - 1:
+            pooled.append(pool(x))
+    return torch.cat(pooled, 1)
+
+
+def digest_of_state(state: Mapping[str, Tensor], about: str = "") -> str:
+    """A hash of tensors by their names, and of what is said about them."""
+    digest = hashlib.sha256(about.encode())
+    for name, value in sorted(state.items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 class MapMean(nn.Module):

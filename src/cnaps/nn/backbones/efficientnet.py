@@ -97,14 +97,11 @@ def efficientnet_lite0() -> Backbone:
             inputs = outputs
         stages.append(stage)
     stages[-1].extend([*_unit(320, 1280), nn.ReLU6(inplace=True)])
-    return Backbone(
-        stem,
-        stages,
-        image_size=96,
-        size_step=32,  # padding depends on the size, unless all five halvings come out even
-        normalisation=Normalisation((127.0,), (128.0,)),
-        pretrained=PackageWeights(_PACKAGE, _package_keys()),
-    )
+    # padding depends on the size, unless all five halvings come out even: steps of 32
+    pixels = Normalisation((127.0,), (128.0,))
+    backbone = Backbone(stem, stages, image_size=96, size_step=32, normalisation=pixels)
+    backbone.pretrained = PackageWeights(_PACKAGE, _package_keys())
+    return backbone
 
 
 def _package_keys() -> dict[str, str]:

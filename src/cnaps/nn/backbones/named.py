@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cnaps.errors import CheckpointError, CnapsError, InputError
+from cnaps.errors import CheckpointError, CnapsError, InputError, MissingPackageError
 from cnaps.nn.backbones.base import Backbone, Normalisation
 from cnaps.nn.backbones.cutting import cut
 
@@ -74,9 +74,7 @@ def _transformers(source: str, image_size: int | None, local: bool, pretrained: 
     try:
         import transformers
     except ImportError as error:
-        raise CnapsError(
-            f"the backbone transformers:{source} needs one more package: pip install 'cnaps[transformers]'"
-        ) from error
+        raise MissingPackageError(f"the backbone transformers:{source}", "transformers") from error
     if source.startswith((".", "/", "~")) or Path(source).exists():
         folder = Path(source).expanduser()
         if not (folder / "config.json").is_file():

@@ -8,9 +8,8 @@ classifier of stored features.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -22,9 +21,10 @@ from cnaps.data.collection import Collection
 from cnaps.errors import DataError, InputError
 from cnaps.nn.frozen import CHUNK
 from cnaps.nn.model import CNAPs
+from cnaps.paper.experiments.evaluation import Study
 from cnaps.paper.experiments.reporting import COLOURS, Report, Table, new_figure
-from cnaps.paper.experiments.scores import Estimate, ScoreBook, append_lines, read_lines
-from cnaps.paper.learners import FeatureLearner, FrozenFeatures, Learner
+from cnaps.paper.experiments.scores import Estimate, append_lines, read_lines
+from cnaps.paper.learners import FeatureLearner, Learner
 from cnaps.paper.learners.cnaps import TrainedLearner
 from cnaps.paper.learners.embedding import EmbeddingModel
 from cnaps.progress import track
@@ -152,55 +152,49 @@ def frozen_fit(learner: FeatureLearner) -> Fit:
     return fit
 
 
-def active_runs(
-    learners: Mapping[str, Learner],
-    identities: Mapping[str, str],
-    frozen: FrozenFeatures,
-    collections: Sequence[Collection],
-    out: Path,
-    *,
-    split: str | None,
-    seeds: int,
-    size: int,
-    plan: Plan,
-) -> dict[str, Any]:
+def active_runs(study: Study, plan: Plan, *, seeds: int) -> dict[str, Any]:
     """Every learner on every panel and seed that is not in the folder yet; gives the data of `active_report`."""
-    prints = {collection.name: collection.fingerprint for collection in collections}
-    protocol = {"split": split, "image size": size, **asdict(plan), "strategies": list(plan.strategies)}
-    setup = {"active": protocol, "data set": prints, "learner": dict(identities)}
-    ScoreBook(out).agree(setup, write=True)
-    path = out / "active.jsonl"
+    setup = study.agree("active", **asdict(plan) | {"strategies": list(plan.strategies)})
+    path = study.out / "active.jsonl"
     done = {(run["panel"], run["seed"], run["learner"]) for run in read_lines(path, dict)}
-    for collection in collections:
+    names = []
+    for collection in study.collections:
         known: dict[int, Tensor] = {}  # frozen features by row: the same for every seed
-        for name, classes in track(panels(collection, split).items(), collection.name):
+        for name, classes in track(panels(collection, study.split).items(), collection.name):
+            names.append(name)
             for seed in range(seeds):
-                due = [learner for learner in learners if (name, seed, learner) not in done]
+                due = [label for label in study.learners if (name, seed, label) not in done]
+                if not due:
+                    continue
                 deal = Deal.of(collection, classes, plan, seed)
-                pixels = collection.read(deal.rows.tolist(), size=size) if due else torch.empty(0)
+                pixels = collection.read(deal.rows.tolist(), size=study.size)
                 for label in due:
-                    learner = learners[label]
-                    if isinstance(learner, FeatureLearner):
-                        new = [i for i, row in enumerate(deal.rows.tolist()) if row not in known]
-                        if new:
-                            known.update(zip(deal.rows[new].tolist(), frozen(pixels[new]), strict=True))
-                        every = torch.stack([known[row] for row in deal.rows.tolist()])
-                        features, fit = learner.frozen.narrow(every), frozen_fit(learner)
-                    else:
-                        features, fit = adaptive(learner, pixels, deal)
+                    features, fit = _features(study, study.learners[label], deal, pixels, known)
                     curves = {
                         each: acquire(features, deal, fit, plan, each, seed)
                         for each in ("random", *plan.strategies)
                     }
                     facts = {"panel": name, "data set": collection.name, "seed": seed, "learner": label}
                     append_lines(path, [{**facts, "curves": curves}])
-    names = [name for collection in collections for name in panels(collection, split)]
     runs = [
         run
         for run in read_lines(path, dict)
-        if run["panel"] in names and run["seed"] < seeds and run["learner"] in learners
+        if run["panel"] in names and run["seed"] < seeds and run["learner"] in study.learners
     ]
-    return {"setup": {**setup, "seeds": seeds}, "panels": _summaries(runs, names, list(learners))}
+    return {"setup": {**setup, "seeds": seeds}, "panels": _summaries(runs, names, list(study.learners))}
+
+
+def _features(
+    study: Study, learner: Learner, deal: Deal, pixels: Tensor, known: dict[int, Tensor]
+) -> tuple[Tensor, Fit]:
+    """Features of all images of a deal, and how the learner makes classifiers of them."""
+    if not isinstance(learner, FeatureLearner):
+        return adaptive(learner, pixels, deal)
+    rows = deal.rows.tolist()
+    new = [i for i, row in enumerate(rows) if row not in known]
+    if new:
+        known.update(zip([rows[i] for i in new], study.frozen(pixels[new]), strict=True))
+    return learner.frozen.narrow(torch.stack([known[row] for row in rows])), frozen_fit(learner)
 
 
 def _summaries(runs: list[dict[str, Any]], names: Sequence[str], learners: Sequence[str]) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import numpy as np
 from cnaps.errors import InputError
 from cnaps.nn.backbones import Backbone
 from cnaps.paper.experiments.published import published_table
-from cnaps.paper.experiments.reporting import COLOURS, MARKERS, Report, Table, new_figure
+from cnaps.paper.experiments.reporting import Report, Table, new_figure, style
 from cnaps.paper.experiments.scores import Estimate, Scores, without_seed
 from cnaps.paper.learners.gradient import film_layers, residual_adapters
 
@@ -142,8 +142,7 @@ def _accuracies(scores: Scores, learners: Sequence[str]) -> Figure:
         points = [(x + shift, 100 * e.mean, 100 * e.interval) for x, e in found if e is not None]
         if points:
             x, y, width = zip(*points, strict=True)
-            style: dict[str, Any] = {"color": COLOURS[i % len(COLOURS)], "fmt": MARKERS[i % len(MARKERS)]}
-            axes.errorbar(x, y, yerr=width, label=who, capsize=2, markersize=5, **style)
+            axes.errorbar(x, y, yerr=width, label=who, capsize=2, markersize=5, **style(i, fmt=""))
     axes.set_xticks(range(len(scores.collections)), scores.collections, rotation=30, ha="right")
     axes.set_ylabel("accuracy (%)")
     axes.grid(axis="y", alpha=0.3)
@@ -158,9 +157,8 @@ def _reliability(scores: Scores, learners: Sequence[str]) -> Figure:
     for i, who in enumerate(learners):
         count, confidence, hits = scores.reliability(who, scores.collections)
         used = count > 0.002 * max(count.sum(), 1)
-        style: dict[str, Any] = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
         n = np.maximum(count[used], 1)
-        axes.plot(confidence[used] / n, hits[used] / n, label=who, markersize=4, **style)
+        axes.plot(confidence[used] / n, hits[used] / n, label=who, markersize=4, **style(i))
     axes.set_xlabel("confidence")
     axes.set_ylabel("share of correct predictions")
     axes.legend(fontsize="small")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,9 +21,9 @@ from torch import Tensor
 from cnaps.data.collection import Collection
 from cnaps.errors import DataError, InputError
 from cnaps.files import write_json
-from cnaps.paper.continual import METHODS, NETWORKS, create_continual
+from cnaps.paper.continual import METHODS, NETWORKS, ContinualLearner, create_continual
 from cnaps.paper.continual.adapting import AdaptingLearner
-from cnaps.paper.experiments.reporting import COLOURS, MARKERS, Report, Table, new_figure
+from cnaps.paper.experiments.reporting import Report, Table, new_figure, style
 from cnaps.paper.experiments.scores import ScoreBook
 from cnaps.progress import progress_bar
 
@@ -109,49 +109,54 @@ class Stream:
         return images, torch.tensor(list(labels)).repeat_interleave(repeats)
 
 
+@dataclass(frozen=True)
+class Trials:
+    """What is tried on a benchmark; None of `shots` stands for all images."""
+
+    methods: Sequence[str]
+    shots: Sequence[int | None]
+    runs: int
+    tests: int  # images of a class, at most
+    iterations: int  # of a network, for each step
+    classes: int | None = None  # a step; as the benchmark has it
+
+
 def run_continual(
-    name: str,
-    collection: Collection,
-    out: str | Path,
-    *,
-    methods: Sequence[str],
-    shots: Sequence[int | None],
-    runs: int,
-    tests: int,
-    iterations: int,
-    classes: int | None = None,
-    model: CNAPs | None = None,
+    name: str, collection: Collection, out: str | Path, trials: Trials, model: CNAPs | None = None
 ) -> dict[str, Any]:
     """Every method, number of shots and run that `out` does not hold yet; gives all that it holds.
 
-    None of `shots` stands for all images. A finished result is a file of its own, so a run can be stopped.
+    A finished result is a file of its own, so a run can be stopped.
     """
     if name not in BENCHMARKS:
         raise InputError(f"no benchmark named {name!r}; there are: {', '.join(BENCHMARKS)}")
-    for method in methods:
+    for method in trials.methods:
         if method not in METHODS:
             raise InputError(f"no continual method named {method!r}; there are: {', '.join(METHODS)}")
-    held = BENCHMARKS[name]
-    benchmark = Benchmark(classes or held.classes, held.ordered, held.size, held.grey)
+    held, methods, shots = BENCHMARKS[name], trials.methods, trials.shots
+    benchmark = replace(held, classes=trials.classes or held.classes)
     setup: dict[str, dict[str, Any]] = {
-        "stream": {"benchmark": name, "classes a step": benchmark.classes, "test images a class": tests},
+        "stream": {"benchmark": name, "classes a step": benchmark.classes, "test images a class": trials.tests},
         "data set": {collection.name: collection.fingerprint},
     }
     if any(method in NETWORKS for method in methods):
-        setup["networks"] = {"iterations a step": iterations}
+        setup["networks"] = {"iterations a step": trials.iterations}
     if model is not None:
         setup["model"] = {"fingerprint": model.fingerprint(), "image size": model.image_size}
     setup = ScoreBook(out).agree(setup, write=True)
     with progress_bar() as bar:
-        row = bar.add_task(name, total=runs * len(shots) * len(methods), note="")
-        for run in range(runs):
-            stream = Stream(collection, benchmark, tests, run)
+        row = bar.add_task(name, total=trials.runs * len(shots) * len(methods), note="")
+        for run in range(trials.runs):
+            stream = Stream(collection, benchmark, trials.tests, run)
             for few, method in product(shots, methods):
                 path = Path(out) / "runs" / f"{method}-{few or 'all'}-{run}.json"
                 bar.update(row, note=f"{method}, {few or 'all'} shots, run {run}")
                 if not path.exists():
                     began = time.perf_counter()
-                    found = _follow(stream, benchmark, method, few, run, iterations, model)
+                    size = benchmark.size if method in NETWORKS or model is None else model.image_size
+                    options: dict[str, Any] = {"size": size, "grey": benchmark.grey, "seed": run}
+                    options |= {"model": model, "iterations": trials.iterations}
+                    found = _follow(stream, create_continual(method, stream.steps.size, **options), few, size)
                     seconds = round(time.perf_counter() - began, 1)
                     write_json(path, {"method": method, "shots": few, "run": run, **found, "seconds": seconds})
                 bar.advance(row)
@@ -166,20 +171,9 @@ def _read(path: Path) -> dict[str, Any]:
         raise DataError(f"{path} is damaged ({error}): remove it, and it is done again") from error
 
 
-def _follow(
-    stream: Stream,
-    benchmark: Benchmark,
-    method: str,
-    shots: int | None,
-    run: int,
-    iterations: int,
-    model: CNAPs | None,
-) -> dict[str, Any]:
+def _follow(stream: Stream, learner: ContinualLearner, shots: int | None, size: int) -> dict[str, Any]:
     """One method along one stream: accuracy of each step's classes after each step, (T, T), a row a step."""
     steps, width = stream.steps.shape
-    size = benchmark.size if method in NETWORKS else (model.image_size if model else 0)
-    options: dict[str, Any] = {"model": model, "size": size, "grey": benchmark.grey, "seed": run}
-    learner = create_continual(method, steps * width, iterations=iterations, **options)
     asked = [stream.part(step, None, size, test=True) for step in range(steps)]
     images, truth = (torch.cat(part) for part in zip(*asked, strict=True))
     found: dict[str, Any] = {head: [] for head in HEADS} | {"drift": [], "images": 0}
@@ -264,12 +258,11 @@ def _line(axes: Axes, i: int, key: tuple[str, int | None], start: int, runs: Seq
     """Mean over runs, shaded by one standard deviation."""
     values = 100 * np.array(runs)
     steps = np.arange(start, start + values.shape[1])
-    style: Any = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)], "markersize": 4}
-    style["linestyle"] = "--" if key[0] in NETWORKS else "-"
-    axes.plot(steps, values.mean(0), label=f"{key[0]}, {key[1] or 'all'}", **style)
+    line = "--" if key[0] in NETWORKS else "-"
+    axes.plot(steps, values.mean(0), line, label=f"{key[0]}, {key[1] or 'all'}", markersize=4, **style(i))
     if len(values) > 1:
         mean, sd = values.mean(0), values.std(0, ddof=1)
-        axes.fill_between(steps, mean - sd, mean + sd, color=style["color"], alpha=0.15, linewidth=0)
+        axes.fill_between(steps, mean - sd, mean + sd, color=style(i)["color"], alpha=0.15, linewidth=0)
 
 
 def _accumulated(groups: Groups, heads: Sequence[str]) -> Any:

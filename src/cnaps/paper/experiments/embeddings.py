@@ -9,7 +9,7 @@ import torch
 
 from cnaps.nn.model import CNAPs
 from cnaps.paper.experiments.evaluation import TaskSet, task_arrays
-from cnaps.paper.experiments.reporting import COLOURS, MARKERS, Report, Table, new_figure
+from cnaps.paper.experiments.reporting import Report, Table, new_figure, style
 from cnaps.parallel import read_ahead
 from cnaps.progress import track
 
@@ -50,8 +50,7 @@ def embeddings_report(data: dict[str, Any]) -> Report:
     figure = new_figure(14, 4.6)
     for axes, (what, points) in zip(figure.subplots(1, 3), data["points"].items(), strict=True):
         for i, name in enumerate(dict.fromkeys(data["data sets"])):
-            style = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
-            axes.scatter(*np.array(points)[names == name].T, s=14, label=name, **style)
+            axes.scatter(*np.array(points)[names == name].T, s=14, label=name, **style(i))
         axes.set(title=what, xticks=[], yticks=[])
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=7, fontsize="small")
     caption = "Silhouette by data set (1: apart, 0: mixed), in the original space"

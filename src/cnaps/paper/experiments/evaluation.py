@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +20,10 @@ import torch
 from torch import Tensor
 
 from cnaps.data.collection import Collection, class_fingerprint
-from cnaps.episodes import Sampler, TaskDescription, read_manifest
+from cnaps.episodes import Limits, Sampler, TaskDescription, read_manifest
 from cnaps.episodes.task import flat_rows
 from cnaps.errors import CnapsError, DataError
 from cnaps.maths.calibration import temperature
-from cnaps.nn.backbones import Backbone
 from cnaps.nn.checkpoints import load_task_model
 from cnaps.nn.task_model import TaskModel
 from cnaps.paper.experiments.scores import (
@@ -35,7 +35,15 @@ from cnaps.paper.experiments.scores import (
     measure,
     without_seed,
 )
-from cnaps.paper.learners import FEATURES, FeatureLearner, FrozenFeatures, Learner, create_learner, find_learner
+from cnaps.paper.learners import (
+    FEATURES,
+    FeatureLearner,
+    FrozenFeatures,
+    Learner,
+    Predictor,
+    create_learner,
+    find_learner,
+)
 from cnaps.parallel import read_ahead
 from cnaps.progress import progress_bar
 
@@ -52,8 +60,19 @@ class TaskSet:
     protocol: dict[str, Any]
 
     @classmethod
-    def draw(cls, collections: Iterable[Collection], split: str | None, count: int, **options: Any) -> TaskSet:
-        """`count` tasks of each collection; `options` are the sampler's."""
+    def draw(
+        cls,
+        collections: Iterable[Collection],
+        split: str | None,
+        count: int,
+        *,
+        most: tuple[int, int] | None = None,
+        **options: Any,
+    ) -> TaskSet:
+        """`count` tasks of each collection, at `most` so many ways and context images; `options` as `Sampler`."""
+        if most is not None:
+            ways = min(most)
+            options["limits"] = Limits(min_ways=min(5, ways), max_ways=ways, max_context=most[1])
         found = {collection.name: collection for collection in collections}
         samplers = {name: Sampler([each], split, **options) for name, each in found.items()}
         tasks = {name: [sampler.describe(i) for i in range(count)] for name, sampler in samplers.items()}
@@ -134,68 +153,65 @@ def _map_file(file: Path, shape: tuple[int, int]) -> np.ndarray:
         raise CnapsError(f"cannot keep features in {file}: {error.strerror or error}") from error
 
 
-def evaluate(
-    learners: Mapping[str, Learner],
-    frozen: FrozenFeatures,
-    task_set: TaskSet,
-    book: ScoreBook,
-    *,
-    size: int,
-    world: World | None = None,
-    temperatures: Mapping[str, Calibration] | None = None,
-    features: Path | None = None,
-) -> Scores:
-    """Score every learner on every task that is not in the book yet; gives all scores of the book.
+@dataclass
+class Evaluation:
+    """Scores learners on tasks; what the book holds is not done again.
 
     `features` is a folder to keep the frozen features of these images at this size in.
     """
-    done = book.read()
-    if world is not None:
-        world.wait()  # nobody writes before everybody has read
-    with progress_bar(visible=world is None or world.is_main) as bar:
-        for name, described in task_set.tasks.items():
-            todo = [each for each in described if any((who, name, each.index) not in done for who in learners)]
-            mine = [todo[i] for i in (world.share(range(len(todo))) if world else range(len(todo)))]
-            row = bar.add_task(name, total=len(mine), note="")
-            collection = task_set.collections[name]
-            file = features / f"{name}-{collection.fingerprint[:16]}" if features else None
-            store = FeatureStore(frozen, len(collection), file)
-            runner = _Runner(learners, store, collection, size, done, temperatures or {})
-            for task in runner.run(mine):
-                book.append(task)
-                bar.update(row, advance=1, note="  ".join(f"{s.learner} {s.accuracy:.3f}" for s in task))
-    if world is not None:
-        world.wait()
-    return Scores.of(book.read().values())
+
+    learners: Mapping[str, Learner]
+    frozen: FrozenFeatures
+    book: ScoreBook
+    size: int  # of images
+    world: World | None = None
+    temperatures: Mapping[str, Calibration] = field(default_factory=dict)
+    features: Path | None = None
+
+    def run(self, task_set: TaskSet) -> Scores:
+        """Every learner on every task; gives all scores of the book."""
+        world, done = self.world, self.book.read()
+        if world is not None:
+            world.wait()  # nobody writes before everybody has read
+        with progress_bar(visible=world is None or world.is_main) as bar:
+            for name, described in task_set.tasks.items():
+                runner = _Runner(self, task_set.collections[name], done)
+                mine = [each for each in described if runner.due(each)]
+                if world is not None:
+                    mine = [mine[i] for i in world.share(range(len(mine)))]
+                row = bar.add_task(name, total=len(mine), note="")
+                for task in runner.run(mine):
+                    self.book.append(task)
+                    bar.update(row, advance=1, note="  ".join(f"{s.learner} {s.accuracy:.3f}" for s in task))
+        if world is not None:
+            world.wait()
+        return Scores.of(self.book.read().values())
 
 
 class _Runner:
     """The tasks of one collection."""
 
     def __init__(
-        self,
-        learners: Mapping[str, Learner],
-        store: FeatureStore,
-        collection: Collection,
-        size: int,
-        done: Mapping[tuple[str, str, int], Score],
-        temperatures: Mapping[str, Calibration],
+        self, about: Evaluation, collection: Collection, done: Mapping[tuple[str, str, int], Score]
     ) -> None:
-        self.store, self.temperatures = store, temperatures
-        self.learners, self.collection, self.size, self.done = learners, collection, size, done
+        self.learners, self.size, self.temperatures = about.learners, about.size, about.temperatures
+        self.collection, self.done = collection, done
+        file = about.features / f"{collection.name}-{collection.fingerprint[:16]}" if about.features else None
+        self.store = FeatureStore(about.frozen, len(collection), file)
 
     def run(self, tasks: Sequence[TaskDescription]) -> Iterator[list[Score]]:
         """The new scores, task by task."""
         for described, images in zip(tasks, read_ahead(self._read, tasks, threads=1, depth=2), strict=True):
-            yield [self._score(name, described, images) for name in self._due(described)]
+            yield [self._score(name, described, images) for name in self.due(described)]
 
-    def _due(self, described: TaskDescription) -> list[str]:
+    def due(self, described: TaskDescription) -> list[str]:
+        """Who has not done a task yet."""
         return [n for n in self.learners if (n, self.collection.name, described.index) not in self.done]
 
     def _read(self, described: TaskDescription) -> dict[int, Tensor]:
         """The images that the task needs: all, or only those whose features are not known."""
         rows = np.concatenate([flat_rows(described.context)[0], flat_rows(described.targets)[0]])
-        if all(isinstance(self.learners[name], FeatureLearner) for name in self._due(described)):
+        if all(isinstance(self.learners[name], FeatureLearner) for name in self.due(described)):
             rows = self.store.missing(rows)
         return dict(zip(rows.tolist(), self.collection.read(rows.tolist(), size=self.size), strict=True))
 
@@ -203,11 +219,12 @@ class _Runner:
         learner = self.learners[name]
         context, labels = flat_rows(described.context)
         targets, target_labels = flat_rows(described.targets)
-        frozen = isinstance(learner, FeatureLearner)
-        learn = learner.fit if isinstance(learner, FeatureLearner) else learner.adapt
-        given, asked = ((self.store.get if frozen else _stack)(rows, images) for rows in (context, targets))
+        learn: Callable[[Tensor, Tensor], Predictor] = learner.adapt
         if isinstance(learner, FeatureLearner):
-            given, asked = learner.frozen.narrow(given), learner.frozen.narrow(asked)
+            learn = learner.fit
+            given, asked = (learner.frozen.narrow(self.store.get(rows, images)) for rows in (context, targets))
+        else:
+            given, asked = (torch.stack([images[row] for row in rows.tolist()]) for rows in (context, targets))
         began = time.perf_counter()
         logits = learn(given, torch.from_numpy(labels))(asked)
         seconds = round(time.perf_counter() - began, 4)
@@ -235,8 +252,52 @@ def load_learners(chosen: Iterable[str], base: TaskModel) -> tuple[dict[str, Lea
         methods[label] = create_learner(method, own, features)
         identities[label] = own.fingerprint()
         if not find_learner(method).trained:
-            identities[label] = f"backbone {_fingerprint(own.backbone)}, {features} features"
+            identities[label] = f"backbone {own.backbone.digest()}, {features} features"
     return methods, identities
+
+
+@dataclass(frozen=True)
+class Study:
+    """What an experiment is about: methods around a model, the classes of some data sets, a folder of results."""
+
+    model: TaskModel
+    learners: Mapping[str, Learner]
+    identities: Mapping[str, str]
+    collections: Sequence[Collection]
+    split: str | None
+    out: Path
+
+    @classmethod
+    def open(
+        cls, model: str, chosen: Iterable[str], collections: Sequence[Collection], split: str | None, out: Path
+    ) -> Study:
+        """Load the model and the methods."""
+        base = load_task_model(model)
+        return cls(base, *load_learners(chosen, base), collections, split, out)
+
+    @property
+    def size(self) -> int:
+        """Of images."""
+        return self.model.image_size
+
+    @cached_property
+    def frozen(self) -> FrozenFeatures:
+        """Features that methods without adaptation share."""
+        return FrozenFeatures(self.model.backbone, every_stage=True)
+
+    def agree(self, part: str, **protocol: Any) -> dict[str, Any]:
+        """The setup of all runs in the folder: refused where this one differs from earlier ones."""
+        setup = {
+            part: {"split": self.split, "image size": self.size, **protocol},
+            "data set": {each.name: each.fingerprint for each in self.collections},
+            "learner": dict(self.identities),
+        }
+        return ScoreBook(self.out).agree(setup, write=True)
+
+    def score(self, label: Callable[[str], str], task_set: TaskSet) -> Scores:
+        """Every learner, under a label of its name, on the tasks; gives all scores in the folder."""
+        named = {label(name): learner for name, learner in self.learners.items()}
+        return Evaluation(named, self.frozen, ScoreBook(self.out), self.size).run(task_set)
 
 
 def compare(
@@ -271,16 +332,9 @@ def compare(
     if temperatures:
         setup["calibration"] = {label: list(abc) for label, abc in temperatures.items()}
     merged = book.agree(setup, write=main)
-    scores = evaluate(
-        methods,
-        FrozenFeatures(base.backbone, every_stage=True),
-        task_set,
-        book,
-        size=side,
-        world=world,
-        temperatures=temperatures,
-        features=Path(features) / f"{_fingerprint(base.backbone)}-{side}" if features else None,
-    )
+    frozen = FrozenFeatures(base.backbone, every_stage=True)
+    kept = Path(features) / f"{base.backbone.digest()}-{side}" if features else None
+    scores = Evaluation(methods, frozen, book, side, world, temperatures, kept).run(task_set)
     if world is not None:
         world.close()
     return {"setup": merged, "scores": scores.to_json()} if main else None
@@ -307,13 +361,6 @@ def _temperatures(folder: str | Path, identities: Mapping[str, str]) -> dict[str
     return temperatures
 
 
-def _fingerprint(backbone: Backbone) -> str:
-    digest = hashlib.sha256()
-    for name, value in sorted(backbone.state_dict().items()):
-        digest.update(name.encode() + value.contiguous().numpy().tobytes())
-    return digest.hexdigest()[:16]
-
-
 def join_world() -> World | None:
     """The processes of this run, if there are several."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
@@ -327,7 +374,3 @@ def task_arrays(collection: Collection, described: TaskDescription, size: int) -
     """The context of a task: pixels and labels."""
     rows, labels = flat_rows(described.context)
     return collection.read(rows.tolist(), size=size), torch.from_numpy(labels)
-
-
-def _stack(rows: np.ndarray, images: Mapping[int, Tensor]) -> Tensor:
-    return torch.stack([images[row] for row in rows.tolist()])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import csv
-import html
 import io
 import shlex
 import sys
@@ -23,17 +22,6 @@ if TYPE_CHECKING:
 # Colours that stay apart for the colour-blind, in the order of use.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000", "#8c6d31")
 MARKERS = "osD^vP*Xh<>dp"
-
-STYLE = """
-:root { color-scheme: light dark; --line: #8884; --soft: #8881; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 3rem auto; padding: 0 1.5rem; }
-h1 { font-size: 1.7rem } h2 { font-size: 1.15rem; margin-top: 2.5rem }
-.wide { overflow-x: auto }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem }
-th, td { padding: .35rem .8rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap }
-th:first-child, td:first-child { text-align: left } tr:hover td { background: var(--soft) }
-img { max-width: 100%; background: white; border-radius: 8px }
-"""
 
 
 @dataclass
@@ -60,15 +48,6 @@ class Table:
             [self.columns, *[[spreadsheet_cell(_text(c)) for c in row] for row in self.rows]]
         )
         return out.getvalue()
-
-    def html(self) -> str:
-        """For the page."""
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(_text(cell))}</td>" for cell in row) + "</tr>" for row in self.rows
-        )
-        caption = f"<h2>{html.escape(self.caption)}</h2>"
-        return f"{caption}<div class=wide><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
 @dataclass
@@ -110,19 +89,18 @@ class Report:
         return paths
 
     def _page(self, pictures: dict[str, Path]) -> str:
-        title = html.escape(self.title)
-        body = "".join(f"<p>{html.escape(line)}</p>" for line in self.text)
-        body += "".join(table.html() for table in self.tables.values())
-        for name, path in pictures.items():
-            source = base64.b64encode(path.read_bytes()).decode()
-            body += (
-                f'<h2>{html.escape(name)}</h2><img alt="{html.escape(name)}" src="data:image/png;base64,{source}">'
-            )
-        return (
-            f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="generator" content="cnaps">'
-            f'<title>{title}</title><meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
-            f"<h1>{title}</h1>{body}</html>\n"
-        )
+        from jinja2 import Environment, FileSystemLoader
+
+        here = FileSystemLoader(Path(__file__).parent)
+        environment = Environment(loader=here, autoescape=True, trim_blocks=True)
+        environment.filters |= {"text": _text, "data": lambda path: base64.b64encode(path.read_bytes()).decode()}
+        return environment.get_template("report.html").render(report=self, pictures=pictures) + "\n"
+
+
+def style(i: int, *, fmt: str | None = None) -> dict[str, Any]:
+    """Colour and marker of the i-th of several; `fmt` is what error bars want beside the marker."""
+    marker = MARKERS[i % len(MARKERS)]
+    return {"color": COLOURS[i % len(COLOURS)]} | ({"marker": marker} if fmt is None else {"fmt": marker + fmt})
 
 
 def provenance() -> dict[str, Any]:

@@ -265,9 +265,18 @@ class Scores:
         for name in collections:
             if not self.tasks(learner, name):
                 return None
-            count, confidence, hits = self.reliability(learner, [name])
-            errors.append(float(np.abs(confidence - hits).sum() / count.sum()))
+            errors.append(calibration_error(self.reliability(learner, [name])))
         return sum(errors) / len(errors) if errors else None
+
+
+def calibration_error(bins: Any) -> float:
+    """The expected calibration error (ECE) of predictions, sums of confidence and hits by bin, (3, BINS).
+
+    >>> calibration_error([[2, 2], [1.2, 1.8], [1, 2]])
+    0.1
+    """
+    count, confidence, hits = np.asarray(bins)
+    return round(float(np.abs(confidence - hits).sum() / count.sum()), 6)
 
 
 def without_seed(learner: str) -> str:

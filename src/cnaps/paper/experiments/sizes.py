@@ -6,9 +6,10 @@ average, the largest so many times the smallest. Averages are over data sets wit
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,9 @@ import numpy as np
 from cnaps.data.collection import Collection
 from cnaps.episodes import TaskDescription
 from cnaps.errors import DataError, InputError
-from cnaps.nn.backbones import Backbone
-from cnaps.nn.frozen import FrozenFeatures
-from cnaps.paper.experiments.evaluation import TaskSet, evaluate
-from cnaps.paper.experiments.reporting import COLOURS, MARKERS, Report, Table, new_figure
-from cnaps.paper.experiments.scores import ScoreBook, Scores
-from cnaps.paper.learners import Learner
+from cnaps.paper.experiments.evaluation import Study, TaskSet
+from cnaps.paper.experiments.reporting import Report, Table, new_figure, style
+from cnaps.paper.experiments.scores import Scores
 
 POINTS = {
     "shots": (1, 2, 5, 10, 25, 50, 100),
@@ -74,38 +72,22 @@ def draw_point(collection: Collection, split: str | None, axis: str, value: int,
     return drawn
 
 
-def measure_sizes(
-    learners: Mapping[str, Learner],
-    identities: Mapping[str, str],
-    backbone: Backbone,
-    collections: Sequence[Collection],
-    out: Path,
-    *,
-    split: str | None,
-    points: Mapping[str, Sequence[int]],
-    tasks: int,
-    size: int,
-    unseen: Sequence[str],
-) -> dict[str, Any]:
+def measure_sizes(study: Study, *, axes: Sequence[str], tasks: int, unseen: Sequence[str]) -> dict[str, Any]:
     """Every learner at every point of every axis, on the data sets that have enough images for the whole axis."""
-    book, frozen = ScoreBook(out), FrozenFeatures(backbone, every_stage=True)
-    prints = {collection.name: collection.fingerprint for collection in collections}
-    protocol = {"split": split, "image size": size, "targets": TARGETS}
-    setup = book.agree({"tasks": protocol, "data set": prints, "learner": identities}, write=True)
-    scores, used = Scores({}), dict[str, list[str]]()
-    for axis, values in points.items():
+    setup, scores, used = study.agree("tasks", targets=TARGETS), Scores({}), dict[str, list[str]]()
+    for axis in axes:
         if axis not in POINTS:
-            raise InputError(f"no axis named {axis!r}; there are: {', '.join(POINTS)}")
-        for collection in collections:
-            drawn = [draw_point(collection, split, axis, value, tasks) for value in values]
-            if any(each is None for each in drawn):
-                continue
-            used.setdefault(axis, []).append(collection.name)
-            for value, each in zip(values, drawn, strict=True):
-                assert each is not None
-                named = {_label(name, axis, value): learner for name, learner in learners.items()}
-                scores = evaluate(named, frozen, each, book, size=size)
-    facts = {"learners": list(learners), "points": {k: list(v) for k, v in points.items()}, "used": used}
+            raise InputError(f"--axes: no axis named {axis!r}; there are: {', '.join(POINTS)}")
+    for axis, collection in product(axes, study.collections):
+        drawn = [(value, draw_point(collection, study.split, axis, value, tasks)) for value in POINTS[axis]]
+        if any(each is None for _, each in drawn):
+            continue
+        used.setdefault(axis, []).append(collection.name)
+        for value, each in drawn:
+            assert each is not None
+            scores = study.score(partial(_label, axis=axis, value=value), each)
+    points = {axis: list(POINTS[axis]) for axis in axes}
+    facts = {"learners": list(study.learners), "points": points, "used": used}
     return {"setup": setup, **facts, "tasks": tasks, "unseen": list(unseen), "scores": scores.to_json()}
 
 
@@ -137,12 +119,10 @@ def sizes_report(data: dict[str, Any]) -> Report:
                 table.rows.append([axis, ", ".join(names), value, *cells])
             for i, (who, estimates) in enumerate(found.items()):
                 known = [(v, e) for v, e in zip(values, estimates, strict=True) if e is not None]
-                style: dict[str, Any] = {
-                    "color": COLOURS[i % len(COLOURS)],
-                    "fmt": MARKERS[i % len(MARKERS)] + "-",
-                }
                 heights, widths = ([100 * getattr(e, part) for _, e in known] for part in ("mean", "interval"))
-                panel.errorbar([v for v, _ in known], heights, yerr=widths, label=who, capsize=2, **style)
+                panel.errorbar(
+                    [v for v, _ in known], heights, yerr=widths, label=who, capsize=2, **style(i, fmt="-")
+                )
             panel.grid(alpha=0.3)
     panels[0, 0].legend(fontsize="small")
     text = [f"{data['tasks']} tasks of each data set and point, {TARGETS} targets a class."]

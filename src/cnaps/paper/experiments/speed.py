@@ -5,43 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cnaps.data.collection import Collection
-from cnaps.nn.backbones import Backbone
-from cnaps.paper.experiments.evaluation import TaskSet, evaluate, task_arrays
-from cnaps.paper.experiments.reporting import COLOURS, MARKERS, Report, Table, new_figure
-from cnaps.paper.experiments.scores import Estimate, ScoreBook, Scores
-from cnaps.paper.learners import FrozenFeatures, Learner
+from cnaps.paper.experiments.evaluation import Study, TaskSet, task_arrays
+from cnaps.paper.experiments.reporting import COLOURS, Report, Table, new_figure, style
+from cnaps.paper.experiments.scores import Estimate, Scores
+from cnaps.paper.learners import Learner
 from cnaps.progress import track
 
 
-def measure_speed(
-    learners: dict[str, Learner],
-    identities: dict[str, str],
-    backbone: Backbone,
-    collections: Sequence[Collection],
-    out: Path,
-    *,
-    split: str | None,
-    shots: Sequence[int],
-    tasks: int,
-    size: int,
-) -> dict[str, Any]:
+def measure_speed(study: Study, *, shots: Sequence[int], tasks: int) -> dict[str, Any]:
     """5-way tasks with more and more shots: every score, with the time it took."""
-    book, scores = ScoreBook(out), Scores({})
-    prints = {collection.name: collection.fingerprint for collection in collections}
-    setup = book.agree(
-        {"tasks": {"split": split, "image size": size}, "data set": prints, "learner": identities}, write=True
-    )
+    setup, scores = study.agree("tasks"), Scores({})
     for count in shots:
-        drawn = TaskSet.draw(collections, split, tasks, ways=5, shots=count, targets=10)
-        named = {f"{name}@{count}": learner for name, learner in learners.items()}
-        scores = evaluate(named, FrozenFeatures(backbone, every_stage=True), drawn, book, size=size)
-    return {"setup": setup, "learners": list(learners), "shots": list(shots), "scores": scores.to_json()}
+        drawn = TaskSet.draw(study.collections, study.split, tasks, ways=5, shots=count, targets=10)
+        scores = study.score(f"{{}}@{count}".format, drawn)
+    return {"setup": setup, "learners": list(study.learners), "shots": list(shots), "scores": scores.to_json()}
 
 
 def speed_report(data: dict[str, Any]) -> Report:
@@ -78,23 +59,16 @@ def speed_report(data: dict[str, Any]) -> Report:
     return Report("speed", "Accuracy against time", text, {"speed": table}, {"speed": figure}, data)
 
 
-def measure_costs(
-    learners: dict[str, Learner],
-    identities: dict[str, str],
-    collection: Collection,
-    *,
-    split: str | None,
-    tasks: int,
-    size: int,
-) -> dict[str, Any]:
+def measure_costs(study: Study, *, tasks: int) -> dict[str, Any]:
     """Numbers that belong to a task and the time to find them, for every method on the same tasks."""
-    drawn = TaskSet.draw([collection], split, tasks, ways=5, shots=5, targets=1).tasks[collection.name]
+    collection = study.collections[0]
+    drawn = TaskSet.draw([collection], study.split, tasks, ways=5, shots=5, targets=1).tasks[collection.name]
     rows: list[list[Any]] = []
-    for name, learner in track(learners.items(), "measuring", total=len(learners)):
-        seconds, parameters = measure_cost(learner, (task_arrays(collection, each, size) for each in drawn))
+    for name, learner in track(study.learners.items(), "measuring", total=len(study.learners)):
+        seconds, parameters = measure_cost(learner, (task_arrays(collection, each, study.size) for each in drawn))
         rows.append([name, parameters, round(seconds, 4)])
-    setup = {"data set": {collection.name: collection.fingerprint}, "learner": identities}
-    return {"setup": setup, "data set": collection.name, "tasks": tasks, "image size": size, "rows": rows}
+    setup = {"data set": {collection.name: collection.fingerprint}, "learner": dict(study.identities)}
+    return {"setup": setup, "data set": collection.name, "tasks": tasks, "image size": study.size, "rows": rows}
 
 
 def design_space_report(data: dict[str, Any]) -> Report:
@@ -105,7 +79,7 @@ def design_space_report(data: dict[str, Any]) -> Report:
     figure = new_figure(7, 5)
     axes = figure.add_subplot()
     for i, (_, parameters, seconds) in enumerate(rows):
-        axes.scatter(parameters, seconds, color=COLOURS[i % len(COLOURS)], marker=MARKERS[i % len(MARKERS)])
+        axes.scatter(parameters, seconds, **style(i))
     axes.set(xscale="log", yscale="log", xlabel="numbers that belong to a task", ylabel="seconds to adapt")
     axes.margins(0.15)
     figure.draw_without_rendering()  # places are known from here on

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +19,15 @@ from cnaps.images.sizes import auto_size
 from cnaps.nn.model import CNAPs
 from cnaps.paper.experiments.evaluation import TaskSet
 from cnaps.paper.experiments.reporting import COLOURS, Report, Table, new_figure
-from cnaps.paper.experiments.scores import Estimate, ScoreBook, append_lines, measure, over_tasks, read_lines
+from cnaps.paper.experiments.scores import (
+    Estimate,
+    ScoreBook,
+    append_lines,
+    calibration_error,
+    measure,
+    over_tasks,
+    read_lines,
+)
 from cnaps.parallel import read_ahead
 from cnaps.progress import track
 from cnaps.runtime.review import judge
@@ -46,9 +54,9 @@ def trust_runs(model: CNAPs, task_set: TaskSet, out: Path, *, split: str | None)
             partial(_read, collection, split, None if sizes else model.image_size), due, threads=1, depth=2
         )
         for parts, described in zip(track(read, name, total=len(due)), due, strict=True):
-            found = measure_trust(model, *parts, seed=described.index)
-            size = parts[0].shape[-1]
-            about = {"data set": name, "task": described.index, "ways": described.ways, "size": size}
+            found = measure_trust(model, parts, seed=described.index)
+            about = {"data set": name, "task": described.index, "ways": described.ways}
+            about["size"] = parts.context.shape[-1]
             append_lines(path, [about | found])
     wanted = {(name, each.index) for name, tasks in task_set.tasks.items() for each in tasks}
     runs = [run for run in read_lines(path, dict) if (run["data set"], run["task"]) in wanted]
@@ -62,10 +70,17 @@ def trust_runs(model: CNAPs, task_set: TaskSet, out: Path, *, split: str | None)
     return {"setup": setup, "bins": bins, "tasks": [{k: v for k, v in run.items() if k != "bins"} for run in runs]}
 
 
-def _read(
-    collection: Collection, split: str | None, size: int | None, described: TaskDescription
-) -> tuple[Any, ...]:
-    """Context, targets, and as many images of other classes: pixels, and labels of the first two."""
+class _Parts(NamedTuple):
+    """Pixels uint8 (N, 3, S, S) of a task, labels of the first two, and as many images of other classes."""
+
+    context: Tensor
+    labels: Tensor
+    targets: Tensor
+    truth: Tensor
+    outside: Tensor
+
+
+def _read(collection: Collection, split: str | None, size: int | None, described: TaskDescription) -> _Parts:
     if size is None:
         size = auto_size(collection.looks(flat_rows(described.context)[0].tolist()))
     chance = np.random.default_rng(described.index)
@@ -73,21 +88,16 @@ def _read(
     others = chance.permutation(sorted(set(every) - set(described.classes)))[: described.ways]
     each = len(described.targets[0])
     outside = [row for k in others.tolist() for row in chance.permutation(collection.rows(k))[:each].tolist()]
-    parts = []
-    for rows in (described.context, described.targets):
-        parts += [
-            collection.read([row for some in rows for row in some], size=size),
-            torch.repeat_interleave(torch.tensor([len(some) for some in rows])),
-        ]
-    return (*parts, collection.read(outside, size=size))
+    (context, labels), (targets, truth) = map(flat_rows, (described.context, described.targets))
+    images = [collection.read(rows, size=size) for rows in (context.tolist(), targets.tolist(), outside)]
+    return _Parts(images[0], torch.from_numpy(labels), images[1], torch.from_numpy(truth), images[2])
 
 
-def measure_trust(
-    model: CNAPs, context: Tensor, labels: Tensor, targets: Tensor, truth: Tensor, outside: Tensor, *, seed: int
-) -> dict[str, Any]:
+def measure_trust(model: CNAPs, task: _Parts, *, seed: int) -> dict[str, Any]:
     """Calibration bins before and after the temperature, AUROC of scores of novelty, flipped labels found."""
     from sklearn.metrics import roc_auc_score
 
+    context, labels, targets, truth, outside = task
     engine = TorchEngine(model)
     fitted = FittedTask.learn(engine, Examples(context.numpy(), labels.tolist()))
     features = fitted.features(torch.cat([targets, outside]).numpy())
@@ -200,16 +210,6 @@ def trust_report(data: dict[str, Any]) -> Report:
     right.set(title="flipped labels", ylabel="found (%)", ylim=(0, 120))
     tables = {"calibration": calibration, "novelty": novelty, "review": review}
     return Report("trust", "How far answers can be trusted", text, tables, {"trust": figure}, data)
-
-
-def calibration_error(bins: Sequence[Sequence[float]]) -> float:
-    """The expected calibration error of predictions, sum of confidence and hits by bin.
-
-    >>> calibration_error([[2, 2], [1.2, 1.8], [1, 2]])
-    0.1
-    """
-    count, confidence, hits = np.array(bins)
-    return round(float(np.abs(confidence - hits).sum() / count.sum()), 6)
 
 
 def _bars(axes: Any, names: Sequence[str], rows: Sequence[Sequence[float]], labels: Sequence[str]) -> None:

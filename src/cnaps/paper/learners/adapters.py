@@ -7,18 +7,21 @@ task the paper does not say. Generators without banks, of C^2 numbers each, woul
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 
 from cnaps.errors import InputError
 from cnaps.maths.arrays import members_of
 from cnaps.nn.adaptation import FilmAdaptation
-from cnaps.nn.backbones import Backbone
+from cnaps.nn.backbones.base import Backbone, staged_features
 from cnaps.nn.encoders import SetEncoder
 from cnaps.nn.film import SiteFilm, unite
-from cnaps.nn.frozen import CHUNK, staged_features
+from cnaps.nn.frozen import CHUNK
 from cnaps.nn.heads import create_head
 from cnaps.nn.model import ModelConfig
+from cnaps.nn.task_model import AdaptOptions
 from cnaps.paper.learners.base import FittedClassifier, count_numbers
 from cnaps.paper.learners.embedding import EmbeddingModel
 from cnaps.paper.learners.gradient import adapter_shape, spatial_convolutions, with_adapters
@@ -59,12 +62,12 @@ class TrainedAdapters(EmbeddingModel):
         """The sum of R^2 over all generators, as CNAPs have it."""
         return self.adaptation.regularization()
 
-    def adapt(self, images: Tensor, labels: Tensor, **_: object) -> FittedClassifier:
+    def adapt(self, images: Tensor, labels: Tensor, **options: Unpack[AdaptOptions]) -> FittedClassifier:
         """One pass over the context: before a stage its adapters are made."""
         classes, index = self._check(images, labels)
         images, pools = images.to(self.device), self.backbone.pools
         chunk = len(images) if self.config.backbone_norm == "batch" else CHUNK
-        embedding = self.set_encoder(images, chunk).mean(0)
+        embedding = self.set_encoder(images, chunk, learn=options.get("learn", False)).mean(0)
         members = members_of(index, len(classes), images)
         modules: list[nn.Module] = [unite(self.backbone.stem, self.backbone.stem_units)]
         parts = [modules[0](part.contiguous(memory_format=torch.channels_last)) for part in images.split(chunk)]

@@ -1,25 +1,26 @@
 """A backbone whose features are read as they are, trained on tasks: what five of the compared methods share.
 
-Training changes LoRA terms of the backbone (model.shared_rank) or all of it (theta.mode), as it does for CNAPs;
+Training changes LoRA terms of the backbone (model.lora_rank) or all of it (theta.mode), as it does for CNAPs;
 features are those of the last stage or of all stages (model.features).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
 from cnaps.maths.statistics import ClassStatistics
-from cnaps.nn.backbones import Backbone
+from cnaps.nn.backbones.base import Backbone, staged_features
 from cnaps.nn.checks import check_images, check_labels
-from cnaps.nn.film import SiteFilm, bind, fold, unite
-from cnaps.nn.frozen import CHUNK, feature_groups, staged_features, unit_features
+from cnaps.nn.film import SiteFilm, bind, ready
+from cnaps.nn.frozen import CHUNK, feature_groups, unit_features
 from cnaps.nn.heads import Head
+from cnaps.nn.lora import LoRA
 from cnaps.nn.model import ModelConfig
-from cnaps.nn.shared import SharedTerms
-from cnaps.nn.task_model import TaskModel
+from cnaps.nn.task_model import AdaptOptions, TaskModel
 from cnaps.paper.learners.base import FittedClassifier, count_numbers
 
 StageFilm = Sequence[Sequence[SiteFilm]]
@@ -34,9 +35,9 @@ class EmbeddingModel(TaskModel):
         super().__init__(config or ModelConfig(), backbone)
         self.every_stage = self.config.features == "all"
         self.groups = feature_groups(self.backbone, every_stage=self.every_stage)
-        self.shared: SharedTerms | None = None
-        if self.config.shared_rank:
-            self.shared = SharedTerms(self.backbone.stages, self.config.shared_rank)
+        self.lora: LoRA | None = None
+        if self.config.lora_rank:
+            self.lora = LoRA(self.backbone.stages, self.config.lora_rank)
 
     def classifier(self, features: Tensor, labels: Tensor) -> Callable[[Tensor], Tensor]:
         """From a fitted task's `features` (N, d) and labels 0..C-1 (N,) to a function to logits (M, C).
@@ -46,10 +47,10 @@ class EmbeddingModel(TaskModel):
         statistics = ClassStatistics.of(features, labels, int(labels.max()) + 1, scatter=self.head.needs_scatter)
         return self.head.classifier(statistics)
 
-    def adapt(self, images: Tensor, labels: Tensor, **_: object) -> FittedClassifier:
-        """One pass over the context; of training's options none is needed."""
+    def adapt(self, images: Tensor, labels: Tensor, **options: Unpack[AdaptOptions]) -> FittedClassifier:
+        """One pass over the context; of the options `learn` alone matters."""
         classes, index = self._check(images, labels)
-        network = self.network()
+        network = self.network(learn=options.get("learn", False))
         classifier = self.classifier(self.run(network, images), index)
         return FittedClassifier(classes, lambda x: self.run(network, x), classifier, count_numbers(classifier))
 
@@ -58,19 +59,18 @@ class EmbeddingModel(TaskModel):
         classes, index = check_labels(labels, len(images))
         return classes, index.to(self.device)
 
-    def network(self, film: StageFilm = ()) -> Callable[[Tensor], Tensor]:
-        """From float images to unit features, with LoRA and perhaps FiLM; folded where no gradient is wanted."""
+    def network(self, film: StageFilm = (), *, learn: bool = False) -> Callable[[Tensor], Tensor]:
+        """From float images to unit features, with LoRA and perhaps FiLM."""
         batch = self.config.backbone_norm == "batch"
         units = [self.backbone.stem_units, *self.backbone.stage_units]
         modules: list[nn.Module] = [self.backbone.stem, *self.backbone.stages]
         for i, stage in enumerate(self.backbone.stages):
-            joined = stage if self.shared is None else self.shared.join(i, stage)
+            joined = stage if self.lora is None else self.lora.join(i, stage)
             if film:
                 joined = bind(joined, self.backbone.sites[i], film[i], batch_statistics=batch)
             modules[i + 1] = joined
         if not batch:
-            made = unite if torch.is_grad_enabled() else _folded
-            modules = [made(module, some) for module, some in zip(modules, units, strict=True)]
+            modules = [ready(module, some, learn=learn) for module, some in zip(modules, units, strict=True)]
         return lambda images: unit_features(
             staged_features(
                 modules, self.backbone.pools[1:], images.to(self.device), every_stage=self.every_stage
@@ -82,7 +82,3 @@ class EmbeddingModel(TaskModel):
         """In chunks, unless norms read the batch as a whole."""
         whole = self.config.backbone_norm == "batch"
         return torch.cat([network(part) for part in images.split(len(images) if whole else CHUNK)])
-
-
-def _folded(module: nn.Module, units: Sequence[object]) -> nn.Module:
-    return fold(module, units, fuse=True)  # type: ignore[arg-type]

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cnaps.nn.backbones import Backbone
+from cnaps.nn.backbones.base import Backbone, staged_features
 from cnaps.nn.film import bind, skeleton, unite
-from cnaps.nn.frozen import feature_groups, staged_features, unit_features
+from cnaps.nn.frozen import feature_groups, unit_features
 from cnaps.paper.learners.base import Predictor, class_means
 from cnaps.paper.learners.prototypes import ProtoNet
 
@@ -117,7 +117,7 @@ def start_head(features: Tensor, labels: Tensor, *, prototypes: bool) -> tuple[T
 def all_layers(backbone: Backbone) -> Part:
     """Every weight: fine-tuning. Norms keep their stored statistics."""
     network = copy.deepcopy(backbone).requires_grad_(True)
-    return Part(lambda: united_modules(network), list(network.parameters()))
+    return Part(lambda: network.ready(learn=True), list(network.parameters()))
 
 
 def all_layers_and_norms(backbone: Backbone) -> Part:
@@ -127,7 +127,7 @@ def all_layers_and_norms(backbone: Backbone) -> Part:
     for norm in norms:
         norm.train()
         norm.momentum = 1.0  # remember the last batch alone
-    return Part(lambda: united_modules(network), list(network.parameters()), norms)
+    return Part(lambda: network.ready(learn=True), list(network.parameters()), norms)
 
 
 def film_layers(backbone: Backbone) -> Part:
@@ -157,12 +157,6 @@ def residual_adapters(backbone: Backbone) -> Part:
         return [backbone.stem, *[unite(with_adapters(stage, mine), units) for stage, units, mine in parts]]
 
     return Part(modules, [weight for mine in weights for weight in mine])
-
-
-def united_modules(network: Backbone) -> list[nn.Module]:
-    """Stem and stages, each unit one operation with gradients where that can be."""
-    units = [network.stem_units, *network.stage_units]
-    return [unite(module, some) for module, some in zip([network.stem, *network.stages], units, strict=True)]
 
 
 def spatial_convolutions(stage: nn.Module) -> list[str]:

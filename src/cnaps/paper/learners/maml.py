@@ -11,20 +11,21 @@ tear a network that was trained by classification and not yet on tasks.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from cnaps.nn.backbones import Backbone
+from cnaps.nn.backbones.base import Backbone, staged_features
 from cnaps.nn.checks import check_images, check_labels
 from cnaps.nn.film import skeleton
-from cnaps.nn.frozen import feature_groups, staged_features, unit_features
+from cnaps.nn.frozen import feature_groups, unit_features
 from cnaps.nn.model import ModelConfig
-from cnaps.nn.task_model import TaskModel
+from cnaps.nn.task_model import AdaptOptions, TaskModel
 from cnaps.paper.learners.base import FittedClassifier
-from cnaps.paper.learners.gradient import start_head, united_modules
+from cnaps.paper.learners.gradient import start_head
 
 Weights = dict[str, Tensor]
 
@@ -47,10 +48,10 @@ class Maml(TaskModel):
         """What is meta-learned: the start."""
         yield from self.backbone.parameters()
 
-    def adapt(self, images: Tensor, labels: Tensor, **_: object) -> FittedClassifier:
-        """Take the steps; with gradients enabled, those of training."""
+    def adapt(self, images: Tensor, labels: Tensor, **options: Unpack[AdaptOptions]) -> FittedClassifier:
+        """Take the steps: those of training if `learn`."""
         check_images(images, "context images", self.backbone.min_image_size)
-        training = torch.is_grad_enabled()
+        training = options.get("learn", False)
         classes, index = check_labels(labels, len(images))
         start: Weights = dict(self.backbone.named_parameters())
         weight, bias = self._head(start, images, index)
@@ -125,7 +126,7 @@ class _Staged(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return staged_features(
-            united_modules(self.backbone), self.backbone.pools[1:], images, every_stage=self.every_stage
+            self.backbone.ready(learn=True), self.backbone.pools[1:], images, every_stage=self.every_stage
         )
 
 

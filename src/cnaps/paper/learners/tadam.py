@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from cnaps.nn.backbones import Backbone
 from cnaps.nn.film import Film
 from cnaps.nn.heads import CosineHead
 from cnaps.nn.model import ModelConfig
+from cnaps.nn.task_model import AdaptOptions
 from cnaps.paper.learners.base import FittedClassifier, class_means, count_numbers
 from cnaps.paper.learners.embedding import EmbeddingModel
 
@@ -59,14 +61,14 @@ class Tadam(EmbeddingModel):
         """The sum of R^2 over all FiLM generators, as CNAPs have it."""
         return self.adaptation.regularization()
 
-    def adapt(self, images: Tensor, labels: Tensor, **_: object) -> TadamTask:
+    def adapt(self, images: Tensor, labels: Tensor, **options: Unpack[AdaptOptions]) -> TadamTask:
         """Prototypes, FiLM, classifier."""
         classes, index = self._check(images, labels)
         with torch.no_grad():  # nothing before the prototypes is learned from them
             embedding = class_means(self.run(self.network(), images), index).mean(0)
         stages = range(len(self.backbone.stages))
         film = Film(tuple(self.adaptation.stage_film(stage, embedding, None, index) for stage in stages))
-        network = self.network(film.stages)
+        network = self.network(film.stages, learn=options.get("learn", False))
         embedded = self.head.embed(self.run(network, images))
         made = self.classifier(embedded, index)
         task = TadamTask(
