@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import io
 import os
 import pickle
@@ -29,6 +30,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from cnaps import FewShotClassifier
 from cnaps.errors import DataError, InputError
 from cnaps.runtime.novelty import NONE
+from cnaps.runtime.task import Fits
 
 
 def png(pixels: np.ndarray) -> bytes:

@@ -109,7 +109,7 @@ def test_a_pickle_holds_the_name_of_the_network_and_not_the_network(network: Pat
 
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_every_family_is_a_product_as_it_is(family: str, tmp_path: Path) -> None:
-    """Frozen, from end to end: learn, answer, tell strangers, suggest, review, save, load, refuse other weights."""
+    """Frozen, from end to end: learn, answer, tell strangers, suggest, review, save, load, refuse others."""
     import torch
 
     size, written = families.size_of(family), families.network_of(family)
@@ -124,7 +124,7 @@ def test_every_family_is_a_product_as_it_is(family: str, tmp_path: Path) -> None
     scaled = (pixels - torch.tensor([0.5, 0.4, 0.3]).view(3, 1, 1)) / torch.tensor([0.2, 0.25, 0.3]).view(3, 1, 1)
     with torch.no_grad():
         output = written(pixel_values=scaled)
-    first = family in ("vit", "dinov2", "dinov2-registers", "dinov3")  # token; others pool in a way of their own
+    first = family in ("vit", "dinov2", "dinov2-registers", "dinov3")  # token; others pool
     own = (output.last_hidden_state[:, 0] if first else output.pooler_output.flatten(1)).numpy()
     seen = classifier.transform(images[10:])
     np.testing.assert_allclose(seen, own / np.linalg.norm(own, axis=1, keepdims=True), atol=1e-4)
