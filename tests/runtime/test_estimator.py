@@ -451,6 +451,7 @@ def test_every_class_counts_alike_in_prediction_sets_and_a_single_example_says_n
     assert task.set_levels(0.95)[2] == 0  # nothing says how far its class reaches
     assert (np.delete(task.set_levels(0.8), 2) > 0).all()
     fits = task.own_fits
+    assert fits is not None
     for name in range(10):  # copies of the examples of a class change nothing: it counts as before
         mine = fits.labels == name
         more = Fits(np.append(fits.values, fits.values[mine]), np.append(fits.labels, fits.labels[mine]))
