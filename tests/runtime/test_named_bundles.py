@@ -73,7 +73,7 @@ def test_a_network_that_the_exporter_changes_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """BiT standardises its weights, which the exporter does with an epsilon of its own."""
-    assert ship("bit", tmp_path) == 1
+    assert ship("bit", tmp_path) not in (0, None)
     assert "do not compute what torch computes" in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "bundle" / "bundle.json").exists()
 
