@@ -76,6 +76,7 @@ function draw() {
   const rows = about?.rows ?? [];
   $("#answers-found").hidden = !rows.length;
   if (!rows.length) return;
+  const answered = about.done - (about.skipped_total ?? 0);
   const skipped = about.skipped_total ? `, ${about.skipped_total} could not be read` : "";
   text($("#answers-title"), `${plural(about.done, "image")}${about.folder ? ` in ${about.folder}` : ""}${skipped}`);
   sync($("#answers-counts"), about.counts, ([name]) => name, () => h("li", {}, h("span"), h("b")),
@@ -83,7 +84,7 @@ function draw() {
   drawAccuracy(about.accuracy);
   const words = $("#answers-search").value.toLowerCase();
   const fitting = rows.filter((row) => `${row.name} ${row.label} ${row.truth ?? ""}`.toLowerCase().includes(words));
-  text($("#answers-shown"), rows.length < about.done ? `The ${rows.length} least certain are shown; the files have all ${about.done}.` : "");
+  text($("#answers-shown"), rows.length < answered ? `The ${rows.length} least certain are shown; the files have all ${answered}.` : "");
   sync($("#answers-rows"), fitting, (row) => row.index,
     (row) => h("tr", {}, h("td", {}, h("img", { src: answerSource(row.index), alt: "", loading: "lazy" })), h("td"), h("td"), h("td")),
     (item, row) => {
