@@ -137,6 +137,7 @@ default-model: collections
 	$(PYTHON_ONE) tools/calibrate_features.py runs/between out/features/auto.pt,out/features/coarse.pt
 	$(BIN)/cnaps ship runs/between src/cnaps/models/cnaps-lite0
 
+comma := ,
 UNSEEN := mnist,cifar10,traffic_sign,dtd
 TESTED := ilsvrc_2012 tiny_imagenet omniglot cu_birds vgg_flower quickdraw mnist cifar10 traffic_sign dtd
 
@@ -147,116 +148,54 @@ evaluate: collections
 	$(PYTHON_ONE) tools/evaluate_default.py report out/film results/film --title 'FiLM of other tasks'
 	$(BIN)/cnaps experiment trust $(addprefix collections/,$(subst $(comma), ,$(UNSEEN))) --model cnaps-lite0 --out out/trust
 
-# What follows is resumable: run again, it goes on where it was stopped. A training that was begun is continued, results
-# that are there are not computed again. `make reviewer` runs all of it, one after the other; what is done and what is left,
-# `make reviewer-status` says.
+# What follows is resumable: run again, it goes on where it was stopped, and ends with its numbers in results/. `make reviewer`
+# runs all of it, one after the other; what is done and what is left, `make reviewer-status` says.
 start = if test -d $(2); then $(BIN)/cnaps $(1) --resume $(2); else $(BIN)/cnaps $(1) $(3) --out $(2) $(4); fi
-empty :=
 comma := ,
-listed = $(subst $(empty) $(empty),$(comma),$(strip $(1)))
 
-# Every method of the paper's comparisons under one training budget, then on the same tasks; each reads the features of
-# every stage and, in a second block, those of the last one. SEEDS trainings of each; rates come from `make grid`.
-SEEDS ?= 0 1 2
-TASKS ?= 600
-FEW_TASKS ?= 100
-STEPPED_TASKS ?= 25
-VALID_TASKS ?= 10
-ONE_PASS := cnaps cnaps-no-ar cnaps-no-film cnaps-linear simple-cnaps protonet-trained matchingnet-trained versa tadam-style \
-  residual-adapters-trained
-STEPPED := fomaml proto-maml
-BLOCKS := all last
-RUNS := runs/comparison
-LORA := --set model.lora_rank=8
-SET_simple-cnaps := --set loss.temperature=50
-SET_protonet-trained := $(LORA)
-SET_matchingnet-trained := $(LORA)
-# each step from the paper's model (cnaps-linear) to the default one
-SET_cnaps-ridge := --set model.features=last --set model.spread=false
-SET_cnaps-lora := $(LORA)
-SET_cnaps-taught := $(LORA) --set distillation.weight=1.0 --set 'distillation.collections=["ilsvrc_2012","tiny_imagenet","caltech101"]'
-# theta trained too, at a rate of its own; phi's is that of the others. The second with batch statistics for the first half
-# of its tasks only.
-SET_cnaps-joint := --set theta.mode=joint --set theta.learning_rate=1e-4
-SET_cnaps-warm-start := --set theta.mode=warm-start --set theta.warm_start_tasks=200 --set theta.learning_rate=1e-4
-$(foreach n,cnaps-ridge cnaps-lora cnaps-taught cnaps-joint cnaps-warm-start,$(eval LEARNER_$n := cnaps))
-# RATE_method for each method, as `make grid` found them; before it was run, by hand
--include out/grid/rates.mk
-RATE_fomaml ?= 1e-4
-RATE_proto-maml ?= 1e-4
-learner = $(or $(LEARNER_$(1)),$(1))
-rate = $(addprefix --set optimiser.learning_rate=,$(RATE_$(call learner,$(1))))
-
-# A run is RUNS/METHOD/FEATURES/SEED. One that was stopped has a model, too: `done` is there when it came to its end.
-method = $(word 1,$(subst /, ,$(1)))
-block = $(word 2,$(subst /, ,$(1)))
-$(RUNS)/%/done: | collections
-	$(call start,train,$(RUNS)/$*,configs/comparison.toml,--learner $(call learner,$(call method,$*)) \
-	  --set model.features=$(call block,$*) --set seed=$(lastword $(subst /, ,$*)) \
-	  $(call rate,$(call method,$*)) $(SET_$(call method,$*)))
-	touch $@
-
-# name@block#seed=FOLDER
-entry = $(call learner,$(1))@$(if $(LEARNER_$(1)),$(1)-)$(2)\#$(3)=$(RUNS)/$(1)/$(2)/$(3)/last
-entries = $(foreach n,$(1),$(foreach b,$(2),$(foreach s,$(SEEDS),$(call entry,$n,$b,$s))))
-trained = $(foreach n,$(1),$(foreach b,$(2),$(foreach s,$(SEEDS),$(RUNS)/$n/$b/$s/done)))
-variants = $(foreach n,$(1),$(foreach b,$(BLOCKS),$n@$b))
-BASE := $(RUNS)/cnaps/all/$(firstword $(SEEDS))/last
-ON := $(addprefix collections/,$(TESTED)) --unseen $(UNSEEN)
-COMPARE = $(BIN)/cnaps evaluate --model $(BASE) --against cnaps@all --max-ways 10 --max-context 50 --name comparison \
-  --title 'Methods around one backbone' --processes 2 --features out/frozen
-VALIDATED := $(addprefix collections/,tiny_imagenet omniglot cu_birds vgg_flower quickdraw)
+# Every method of the paper's comparisons, trained alike (configs/comparison.toml) and tested on the same tasks, on features of
+# every stage and of the last one. Scores are kept in results/comparison.json and rates in results/grid.json: what is there is
+# not done again, so more TASKS and SEEDS, now or on another machine, add to it. One core, one process.
+SEEDS ?= 0,1,2
+TASKS ?= 8
+STEPPED_TASKS ?= 8
+COMPARISON = $(PYTHON_ONE) tools/comparison.py
+TEST = $(COMPARISON) run --seeds $(SEEDS) --tasks $(TASKS)
+TAKE_IN = $(BIN)/python tools/results.py
 FROZEN := logreg protonet matchingnet
-DESCENDED := finetune finetune-tuned film-gradient film-gradient-tuned residual-adapters
-QUICK = $(call listed,$(call variants,$(FROZEN)) $(call entries,$(ONE_PASS),$(BLOCKS)))
-SLOW = $(call listed,$(call entry,cnaps,all,$(firstword $(SEEDS))) $(call variants,$(DESCENDED)) \
-  $(call entries,$(STEPPED),$(BLOCKS)))
+ONE_PASS := cnaps cnaps-no-film protonet-trained simple-cnaps cnaps-linear tadam-style cnaps-no-ar versa matchingnet-trained
+STEPPED := fomaml proto-maml
+DESCENDED := film-gradient-tuned finetune-tuned finetune
 
-# Temperatures of all methods come from the same validation tasks. FEW_TASKS first, so that there is a table early.
-comparison: $(call trained,$(ONE_PASS),$(BLOCKS))
-	$(COMPARE) $(VALIDATED) --split valid --seed 7 --tasks $(VALID_TASKS) --out out/comparison-valid --learners $(QUICK)
-	for tasks in $(FEW_TASKS) $(TASKS); do $(COMPARE) $(ON) --calibration out/comparison-valid --tasks $$tasks \
-	  --out out/comparison --learners $(QUICK) || exit 1; done
-comparison-steps: $(RUNS)/cnaps/all/$(firstword $(SEEDS))/done $(call trained,$(STEPPED),$(BLOCKS))
-	$(COMPARE) $(VALIDATED) --split valid --seed 7 --tasks $(VALID_TASKS) --out out/comparison-valid --learners $(SLOW)
-	$(COMPARE) $(ON) --calibration out/comparison-valid --tasks $(STEPPED_TASKS) --out out/comparison-steps --learners $(SLOW)
+grid: collections
+	$(COMPARISON) grid $(ONE_PASS)
+comparison: grid
+	$(TEST) $(FROZEN) $(ONE_PASS)
+comparison-steps: collections
+	$(COMPARISON) grid $(STEPPED)
+	$(COMPARISON) run --seeds $(SEEDS) --tasks $(STEPPED_TASKS) $(DESCENDED) $(STEPPED)
 
-# What each step from the paper's model to the default one is worth.
-ladder: $(call trained,cnaps-linear cnaps-ridge,last) $(call trained,cnaps cnaps-lora cnaps-taught,all)
-	$(COMPARE) $(ON) --tasks $(FEW_TASKS) --out out/ladder --learners \
-	  $(call listed,$(call entries,cnaps-linear cnaps-ridge,last) $(call entries,cnaps cnaps-lora cnaps-taught,all))
-
-SMALL_TASKS = $(addprefix collections/,$(TESTED)) --model $(BASE) --max-ways 10 --max-context 50 --processes 2
-joint: $(call trained,cnaps cnaps-joint cnaps-warm-start,all)
-	$(BIN)/cnaps experiment joint $(SMALL_TASKS) --tasks $(FEW_TASKS) --out out/joint --learners \
-	  $(call listed,$(call entries,cnaps cnaps-joint cnaps-warm-start,all))
-
-# Residual adapters as in the paper, from one pass of meta-trained networks, and learned anew in every task.
-adapters: $(call trained,cnaps residual-adapters-trained,all)
-	$(BIN)/cnaps experiment adapters $(SMALL_TASKS) --tasks $(STEPPED_TASKS) --out out/adapters --learners \
-	  $(call listed,$(call entries,cnaps residual-adapters-trained,all) film-gradient-tuned@all residual-adapters@all)
+# What each step from the paper's model to the default one is worth; theta trained too; residual adapters as in the paper,
+# from one pass of meta-trained networks, and learned anew in every task.
+ladder: grid
+	$(TEST) cnaps-cosine cnaps-ridge cnaps cnaps-lora cnaps-taught
+joint: grid
+	$(TEST) cnaps cnaps-joint cnaps-warm-start
+adapters: grid
+	$(TEST) cnaps residual-adapters-trained
+	$(COMPARISON) run --tasks $(STEPPED_TASKS) film-gradient-tuned residual-adapters
 
 # Which labels to buy, for CNAPs and for prototypes that were trained alike.
-active: $(foreach n,cnaps protonet-trained,$(RUNS)/$n/all/$(firstword $(SEEDS))/done)
-	$(BIN)/cnaps experiment active collections/vgg_flower collections/omniglot --model $(BASE) --out out/active \
-	  --learners cnaps,protonet-trained=$(RUNS)/protonet-trained/all/$(firstword $(SEEDS))/last
+active: grid
+	ours=$$($(COMPARISON) train cnaps) && theirs=$$($(COMPARISON) train protonet-trained) && \
+	$(BIN)/cnaps experiment active collections/vgg_flower collections/omniglot --model $$ours --out out/active \
+	  --learners cnaps,protonet-trained=$$theirs
+	$(TAKE_IN) out/active/active.json
 
 # Unequal numbers of examples and prediction sets: chosen on validation domains, measured on unseen data sets.
 unequal: collections
 	$(BIN)/python -m benchmarks.unequal collections
-	$(BIN)/python tools/results.py out/unequal/unequal.json
-
-# The rate of each trained method, from one grid and on whole domains that only decide; figures in out/grid/grid.json.
-RATES := 1e-4 3e-4 1e-3 3e-3
-GRID := $(foreach n,$(ONE_PASS) $(STEPPED),$(foreach r,$(RATES),runs/grid/$n/$r/done))
-GRID_VALID := ["collections/aerial-scenes","collections/leaves","collections/plate-characters","collections/sports"]
-runs/grid/%/done: | collections
-	$(call start,train,runs/grid/$*,configs/comparison.toml,--learner $(call method,$*) $(SET_$(call method,$*)) \
-	  --set optimiser.learning_rate=$(call block,$*) --set 'data.valid=$(GRID_VALID)' --set validation.every=400 \
-	  --set validation.tasks_per_set=20 --set validation.max_ways=10 --set validation.max_context=50)
-	touch $@
-grid: $(GRID)
-	$(BIN)/python tools/grid.py runs/grid out/grid/grid.json
+	$(TAKE_IN) out/unequal/unequal.json
 
 # The default model and the probes on tasks of full size: at most 50 ways and 500 context images.
 FULL_TASKS ?= 100
@@ -265,6 +204,7 @@ full-size: collections
 	  --max-ways 50 --max-context 500 --tasks $(FULL_TASKS)
 	$(PYTHON_ONE) tools/evaluate_default.py report out/full-size out/full-size/full-size --unseen $(UNSEEN),cifar100 \
 	  --title 'Tasks of full size' --made 'make full-size'
+	$(TAKE_IN) out/full-size/full-size.json
 
 # Classes in steps on Split CIFAR-100: 30 runs, the same test images for all, and CNAPs without z_AR as in the paper.
 CONTINUAL_RUNS ?= 30
@@ -274,17 +214,21 @@ $(CIFAR)/collection/collection.json: $(READY)
 	cd $(CIFAR) && find train test -name '*.jpg' | sort | awk -F/ '{print $$0 "," $$2}' > images.csv
 	$(BIN)/cnaps data prepare folder $(CIFAR)/images.csv $(CIFAR)/collection --name cifar100 --size 32 --splits test
 
-continual: $(CIFAR)/collection/collection.json $(RUNS)/cnaps-no-ar/all/$(firstword $(SEEDS))/done
+continual: $(CIFAR)/collection/collection.json grid
+	model=$$($(COMPARISON) train cnaps-no-ar) && \
 	$(BIN)/cnaps experiment continual --benchmark split-cifar100 --data $(CIFAR)/collection --runs $(CONTINUAL_RUNS) \
-	  --model $(RUNS)/cnaps-no-ar/all/$(firstword $(SEEDS))/last --shots 1,5,10,25,all --tests 40 --out out/continual-cifar100 \
+	  --model $$model --shots 1,5,10,25,all --tests 40 --out out/continual-cifar100 \
 	  --methods cnaps-fixed,cnaps-paper,si,ewc,rwalk,vcl,finetune,joint
+	$(TAKE_IN) out/continual-cifar100/continual.json continual-cifar100
 
 # Accuracy against shots, ways and imbalance, and against time, for the default model.
 shots: collections
 	$(BIN)/cnaps experiment shots $(addprefix collections/,$(TESTED)) --model cnaps-lite0 --tasks 25 --out out/sizes
+	$(TAKE_IN) out/sizes/sizes.json
 speed: collections
 	$(BIN)/cnaps experiment speed $(addprefix collections/,quickdraw mnist cifar10 dtd) --model cnaps-lite0 --tasks 25 \
 	  --shots 1,5,10,25 --out out/speed
+	$(TAKE_IN) out/speed/speed.json
 
 # The paper's own model from start to finish: theta, phi in three variants, jointly and in two stages, on ILSVRC alone and on
 # all data sets. BUDGET=small takes hours of a CPU, BUDGET=full the paper's numbers and a GPU.
@@ -327,10 +271,11 @@ paper: paper-collections
 	$(BIN)/cnaps evaluate $(addprefix $(PAPER)/,$(filter-out tiny_imagenet,$(TESTED))) --model runs/paper/film+ar/best \
 	  --unseen $(UNSEEN) --published --tasks $(TEST_$(BUDGET)) --name paper --title "The paper's own model" --out out/paper \
 	  --learners cnaps=runs/paper/film+ar/best,cnaps-no-ar=runs/paper/film/best,cnaps-no-film=runs/paper/none/best,cnaps@ilsvrc-only=runs/paper/ilsvrc-only/best,cnaps@joint=runs/paper/joint/best,cnaps@warm-start=runs/paper/warm-start/best,logreg,protonet
+	$(TAKE_IN) out/paper/paper.json
 
 # In this order, so that what others need comes first; MINUTES ends it in time (a training or an evaluation that was cut off
 # goes on the next time).
-REVIEWER := grid comparison comparison-steps ladder joint adapters active full-size shots speed continual paper
+REVIEWER := grid comparison ladder joint adapters comparison-steps active full-size shots speed continual paper
 MINUTES ?=
 reviewer: $(READY)
 	$(BIN)/python tools/reviewer.py run out/reviewer $(REVIEWER) $(if $(MINUTES),--minutes $(MINUTES))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from cnaps.paper.experiments.comparison import comparison_report, table_rows
 from cnaps.paper.experiments.continual import continual_report
 from cnaps.paper.experiments.embeddings import embeddings_report
 from cnaps.paper.experiments.reporting import Report, Table
-from cnaps.paper.experiments.scores import Estimate, Scores
+from cnaps.paper.experiments.scores import Estimate, Scores, agree, without_seed
 from cnaps.paper.experiments.sizes import sizes_report
 from cnaps.paper.experiments.speed import design_space_report, speed_report
 from cnaps.paper.experiments.trust import trust_report
@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def grid_report(data: dict[str, Any]) -> Report:
-    """The validation accuracy of each method at each rate, from what tools/grid.py wrote."""
+    """The validation accuracy of each method at each rate, from what tools/comparison.py wrote."""
     rates = sorted({rate for method in data["methods"].values() for rate in method["rates"]}, key=float)
     table = Table("Accuracy in percent on validation domains by the rate of training", ["method", *rates, "best"])
     for name, method in data["methods"].items():
@@ -101,9 +101,7 @@ KINDS: dict[str, Callable[[dict[str, Any]], Report]] = {
     "full-size": comparison_report,
     "film": comparison_report,
     "comparison": comparison_report,
-    "features": comparison_report,
     "ladder": comparison_report,
-    "ablation": comparison_report,
     "joint": comparison_report,
     "adapters": comparison_report,
     "paper": comparison_report,
@@ -128,10 +126,74 @@ class Page:
     kinds: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class View:
+    """Some rows of the comparison, as a result of their own; only those that are stored are shown."""
+
+    name: str
+    title: str
+    rows: tuple[str, ...]
+    against: str
+
+    def of(self, data: dict[str, Any]) -> dict[str, Any] | None:
+        """The data of the view, or None where there are no two rows, or not the one to compare with."""
+        stored = list(data["setup"]["learner"])
+        labels = {row: [each for each in stored if without_seed(each) == row] for row in self.rows}
+        if not labels[self.against] or sum(map(bool, labels.values())) < 2:
+            return None
+        mine = [label for row in self.rows for label in labels[row]]
+        setup = {**data["setup"], "learner": {label: data["setup"]["learner"][label] for label in mine}}
+        scores = {label: data["scores"][label] for label in mine}
+        about = {"name": self.name, "title": self.title, "against": self.against}
+        return {**data, **about, "setup": setup, "scores": scores}
+
+
+METHODS = (
+    *("cnaps", "cnaps-no-ar", "cnaps-no-film", "simple-cnaps", "tadam-style", "protonet-trained"),
+    *("matchingnet-trained", "versa", "fomaml", "proto-maml", "residual-adapters-trained"),
+    *(
+        "logreg",
+        "protonet",
+        "matchingnet",
+        "finetune",
+        "finetune-tuned",
+        "film-gradient-tuned",
+        "residual-adapters",
+    ),
+)
+VIEWS = (
+    View(
+        "comparison",
+        "Methods around one backbone",
+        (*(f"{name}@all" for name in METHODS), "cnaps-linear@last", *(f"{name}@last" for name in METHODS)),
+        "cnaps@all",
+    ),
+    View(
+        "ladder",
+        "From the paper's model to the default one",
+        (
+            *("cnaps-cosine@last", "cnaps-ridge@last", "cnaps-no-film@last", "cnaps-no-ar@last", "cnaps@last"),
+            *("cnaps-no-film@all", "cnaps-no-ar@all", "cnaps@all", "cnaps-lora@all", "cnaps-taught@all"),
+        ),
+        "cnaps@all",
+    ),
+    View(
+        "joint",
+        "Joint against two-stage training",
+        ("cnaps@all", "cnaps-joint@all", "cnaps-warm-start@all"),
+        "cnaps@all",
+    ),
+    View(
+        "adapters",
+        "FiLM against residual adapters",
+        ("cnaps@all", "residual-adapters-trained@all", "film-gradient-tuned@all", "residual-adapters@all"),
+        "cnaps@all",
+    ),
+)
 PAGES = (
     Page("default-model", "How good is the default model?", ("evaluation", "film", "full-size")),
-    Page("methods", "How do other methods compare?", ("comparison", "features", "grid")),
-    Page("parts", "What is each part worth?", ("ladder", "ablation", "joint", "adapters")),
+    Page("methods", "How do other methods compare?", ("comparison", "grid")),
+    Page("parts", "What is each part worth?", ("ladder", "joint", "adapters")),
     Page("sizes", "How does accuracy grow with shots, and fall with ways?", ("sizes",)),
     Page("speed", "How fast is it?", ("speed", "design-space")),
     Page("steps", "Does it learn on without forgetting?", ("continual",)),
@@ -151,9 +213,8 @@ over data sets is taken over tasks, since data sets share the draws of their tas
 class Result:
     """A stored result: its data, its report, and the facts that its words may ask for."""
 
-    def __init__(self, path: Path) -> None:
-        self.name = path.stem
-        self.data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    def __init__(self, name: str, data: dict[str, Any]) -> None:
+        self.name, self.data = name, data
         kind = max((kind for kind in KINDS if self.name.startswith(kind)), key=len)
         self.report = KINDS[kind](self.data)
 
@@ -178,6 +239,17 @@ class Result:
         return str(found) if kind == "accuracy" else found.signed.lstrip("+-" if kind == "by" else "")
 
 
+def stored() -> Iterator[Result]:
+    """Every result: the files of results/, and the views of the comparison in its place."""
+    for path in sorted((ROOT / "results").glob("*.json")):
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if path.stem == "comparison":
+            views = ((view.name, view.of(data)) for view in VIEWS)
+            yield from (Result(name, some) for name, some in views if some is not None)
+        else:
+            yield Result(path.stem, data)
+
+
 def _cell(table: Table, row: str, column: str) -> str:
     wanted = [part.strip() for part in row.split(",")]
     rows = [each for each in table.rows if [str(cell) for cell in each[: len(wanted)]] == wanted]
@@ -189,18 +261,34 @@ def main(arguments: Sequence[str]) -> None:
     """Take in a result, if one is given; then render all of them."""
     if arguments:
         source = Path(arguments[0])
-        data = json.loads(source.read_text(encoding="utf-8"))
-        if "scores" in data:
-            data.pop("results", None)  # what a table says follows from the scores
-        name = arguments[1] if len(arguments) > 1 else source.stem
-        write_text(ROOT / "results" / f"{name}.json", json.dumps(data, separators=(",", ":")) + "\n")
+        take_in(
+            json.loads(source.read_text(encoding="utf-8")), arguments[1] if len(arguments) > 1 else source.stem
+        )
     for path, text in render(pictures=True).items():
         write_text(path, text)
 
 
+def take_in(data: dict[str, Any], name: str) -> None:
+    """Keep a result as results/NAME.json; scores join those that are there, if they are of the same setup."""
+    path = ROOT / "results" / f"{name}.json"
+    if "scores" in data:
+        data.pop("results", None)  # what a table says follows from the scores
+        if path.exists():
+            held = json.loads(path.read_text(encoding="utf-8"))
+            try:
+                agree(held["setup"], data["setup"])
+            except ValueError as error:
+                raise SystemExit(
+                    f"{path} {error}: it is another experiment; remove that file to begin anew"
+                ) from None
+            scores = Scores.from_json(held["scores"]).joined(Scores.from_json(data["scores"]))
+            data = {**data, "setup": held["setup"], "scores": scores.to_json()}
+    write_text(path, json.dumps(data, separators=(",", ":")) + "\n")
+
+
 def render(*, pictures: bool = False) -> dict[Path, str]:
     """The text of every page; with `pictures`, these are written."""
-    found = {path.stem: Result(path) for path in sorted((ROOT / "results").glob("*.json"))}
+    found = {result.name: result for result in stored()}
     pages: dict[Path, str] = {}
     answers = []
     for page in PAGES:
@@ -216,7 +304,22 @@ def render(*, pictures: bool = False) -> dict[Path, str]:
     pages[ROOT / "docs" / "results.md"] = "\n".join([
         HEAD, main_table.markdown(), "## Questions, a page each\n", *answers, "", outlook
     ])  # fmt: skip
+    for page in (ROOT / "README.md", ROOT / "docs" / "default-model.md"):
+        pages[page] = repeated(page.read_text(encoding="utf-8"), main_table)
     return pages
+
+
+def repeated(text: str, table: Table) -> str:
+    """A page that repeats the rows of a table, perhaps in bold and with further columns, with its numbers."""
+    numbers = {str(row[0]): [str(cell) for cell in row[1:]] for row in table.rows}
+    lines = text.splitlines(keepends=True)
+    for at, line in enumerate(lines):
+        cells = line.split("|")
+        name = cells[1].strip(" *") if line.startswith("|") and len(cells) > 5 else ""
+        for k, number in enumerate(numbers.get(name, []), 2):
+            cells[k] = f" **{number}** " if "**" in cells[k] else f" {number} "
+        lines[at] = "|".join(cells)
+    return "".join(lines)
 
 
 def main_result(result: Result) -> Table:

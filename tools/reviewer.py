@@ -3,14 +3,16 @@
     python tools/reviewer.py run FOLDER STEP ... [--minutes 120]
     python tools/reviewer.py status FOLDER STEP ...
 
-A step is a target of the Makefile, and each of those goes on where it was stopped. FOLDER holds the output of each
-step, STEP.log, and STEP.done when it came to its end; remove that to have it looked at again. A step that fails
-does not keep the next ones from running.
+A step is a target of the Makefile; each goes on where it was stopped, and leaves its numbers in results/. FOLDER
+holds the output of each step, STEP.log, and STEP.done when it came to its end; remove that to have it looked at
+again. A step that fails does not keep the next ones from running. `status` also says what is kept in results/,
+which outlives FOLDER and the models.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import subprocess
@@ -77,31 +79,21 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def status(folder: Path, steps: list[str]) -> None:
-    """A line for each step: done, begun or not, and what is left to train."""
+    """A line for each step: done, begun or not; then what results/ holds, and the rows of the comparison."""
     for step in steps:
-        if is_done(folder, step):
-            print(f"{step:18}done")
-            continue
-        log = folder / f"{step}.log"
-        parts = ["begun" if log.exists() else "to do"]
-        left = trainings_left(step)
-        if left:
-            parts.append(f"{left} trainings left")
-        tasks = sum(1 for path in Path("out", step).glob("*.jsonl") for _ in path.open("rb"))
-        if tasks:
-            parts.append(f"{tasks} results of tasks")
-        print(f"{step:18}{', '.join(parts)}")
+        begun = "begun" if (folder / f"{step}.log").exists() else "to do"
+        print(f"{step:18}{'done' if is_done(folder, step) else begun}")
+    for path in sorted(Path("results").glob("*.json")):
+        made = json.loads(path.read_text(encoding="utf-8"))["made"]
+        command = made["command"] if len(made["command"]) < 70 else made["command"][:66] + " ..."
+        print(f"kept: {path.stem:27}{command}")
+    if Path("results").exists():
+        subprocess.run([sys.executable, str(Path(__file__).with_name("comparison.py")), "status"], check=True)
 
 
 def is_done(folder: Path, step: str) -> bool:
     """Whether a step came to its end."""
     return (folder / f"{step}.done").exists()
-
-
-def trainings_left(step: str) -> int:
-    """How many trainings the target would start or continue."""
-    planned = subprocess.run([*MAKE, "-n", step], capture_output=True, text=True, check=False).stdout
-    return planned.count("cnaps train --resume")
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import cnaps.data.collection as collection_module
 from cnaps.data.collection import (
     Collection,
     Description,
@@ -64,6 +65,23 @@ def test_threads_do_not_change_what_is_read(tmp_path: Path) -> None:
     alone, together = collection.read(rows, threads=1), collection.read(rows, threads=4)
     assert (alone == together).all()
     assert alone[:, 0, 0, 0].tolist() == [row % 256 for row in rows]
+
+
+def test_remembered_images_are_those_that_would_be_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection = small(tmp_path / "small")
+    wanted = {size: collection.read([5, 0, 5, 3], size=size) for size in (7, 16)}
+    monkeypatch.setattr(collection_module, "_remembered", None)  # and as it was, afterwards
+    collection_module.remember_pixels()
+    for _ in range(2):
+        for size, images in wanted.items():
+            read = collection.read([5, 0, 5, 3], size=size)
+            assert (read == images).all()
+            read.zero_()  # what a reader does with its images stays with it
+    (collection.path / "images.arrow").write_bytes(b"")
+    assert (collection.read([3, 0], size=7) == wanted[7][[3, 1]]).all()
+    assert collection.read([], size=7).shape == (0, 3, 7, 7)
 
 
 def test_rows_in_many_batches_are_found(tmp_path: Path) -> None:

@@ -74,13 +74,71 @@ def test_tables_elsewhere_repeat_the_evaluation(page: str, tool: ModuleType) -> 
 
 def test_an_interval_on_any_page_is_a_stored_one(tool: ModuleType) -> None:
     known: set[str] = set()
-    for path in STORED:
-        for table in tool.Result(path).report.tables.values():
+    for result in tool.stored():
+        for table in result.report.tables.values():
             known.update(NUMBER.findall(" ".join(str(cell) for row in table.rows for cell in row)))
     for page in (ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")):
         if page.name != "results.md":  # which is rendered
             shown = NUMBER.findall(page.read_text(encoding="utf-8"))
             assert [number for number in shown if number not in known] == [], page.name
+
+
+def one_more(seed: int, **setup: Any) -> dict[str, Any]:
+    label = f"cnaps@all#{seed}"
+    column = {"index": [0, 1], "accuracy": [0.5, 0.75], "seconds": [0.1, 0.1], "bins": [[0.0] * 15] * 3}
+    facts = {"tasks": {"seed": 0}, "learner": {label: "f"}, "trained": {label: {"rate": "1e-3"}}}
+    return {"setup": facts | setup, "scores": {label: {"mnist": column}}}
+
+
+def test_a_later_session_adds_seeds_to_what_is_kept(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tool, "ROOT", tmp_path)
+    (tmp_path / "results").mkdir()
+    for seed in (0, 1, 1):
+        tool.take_in(one_more(seed), "comparison")
+    kept = json.loads((tmp_path / "results" / "comparison.json").read_text(encoding="utf-8"))
+    assert Scores.from_json(kept["scores"]).seeds("cnaps@all") == ["cnaps@all#0", "cnaps@all#1"]
+    assert list(kept["setup"]["trained"]) == ["cnaps@all#0", "cnaps@all#1"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"tasks": {"seed": 1}},
+        {"learner": {"cnaps@all#0": "other weights"}},
+        {"trained": {"cnaps@all#0": {"rate": "3e-4"}}},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_what_was_made_otherwise_does_not_join_it(
+    other: dict[str, Any], tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tool, "ROOT", tmp_path)
+    (tmp_path / "results").mkdir()
+    tool.take_in(one_more(0), "comparison")
+    before = (tmp_path / "results" / "comparison.json").read_bytes()
+    with pytest.raises(SystemExit, match="another experiment"):
+        tool.take_in(one_more(0, **other), "comparison")
+    assert (tmp_path / "results" / "comparison.json").read_bytes() == before
+
+
+def test_what_a_page_calls_measured_is_stored(tool: ModuleType) -> None:
+    tables = [table for result in tool.stored() for table in result.report.tables.values()]
+    cells = " ".join(str(cell) for table in tables for row in table.rows for cell in row)
+    known = set(re.findall(r"\d+\.\d+", cells))
+    data = json.loads((ROOT / "results" / "evaluation.json").read_text(encoding="utf-8"))
+    scores = Scores.from_json(data["scores"])
+    for _, sets in tool.table_rows(scores.collections, data["unseen"]):
+        known.add(f"{scores.calibration_error('cnaps', sets):.3f}")
+    found = 0
+    for page in (ROOT / "docs").glob("*.md"):
+        for part in re.split(r"\n(?:\n|- )", page.read_text(encoding="utf-8")):
+            if "[measured](results/" in part:
+                numbers = re.findall(r"(?<!below )\b\d+\.\d+", part)
+                assert [number for number in numbers if number not in known] == [], f"{page.name}: {part}"
+                found += len(numbers)
+    assert found
 
 
 @pytest.mark.slow
@@ -96,7 +154,7 @@ def test_cheap_rows_are_found_again_from_the_data(name: str, shared: Path, tmp_p
         done = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
         assert done.exit_code == 0, done.output
 
-    stored = json.loads((ROOT / "results" / "features.json").read_text(encoding="utf-8"))
+    stored = json.loads((ROOT / "results" / "comparison.json").read_text(encoding="utf-8"))
     source = shared / "datasets" / ("cifar10.tar" if name == "cifar10" else "")
     run("data", "prepare", name, source, tmp_path / name, "--size", 512)
     if Collection.open(tmp_path / name).fingerprint != stored["setup"]["data set"][name]:

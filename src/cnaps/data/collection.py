@@ -42,6 +42,16 @@ SCHEMA = pa.schema([("image", pa.large_binary()), ("key", pa.large_string())])
 ENCODED = pa.schema([*SCHEMA, ("class", pa.int32()), ("digest", pa.binary(16))])
 
 
+# Decoded images by collection and size, by row; None: they are decoded whenever they are read.
+_remembered: dict[tuple[str, int], dict[int, np.ndarray]] | None = None
+
+
+def remember_pixels() -> None:
+    """Keep every image that is read from now on: for many runs over the same tasks in one process."""
+    global _remembered
+    _remembered = _remembered or {}
+
+
 @dataclass(frozen=True)
 class Description:
     """What is known of a collection besides its images; class indices refer to ``classes``."""
@@ -145,6 +155,16 @@ class Collection:
         import torch
 
         side = size or self.size
+        if _remembered is None:
+            pixels = self._decode(rows, side, threads)
+        else:
+            known = _remembered.setdefault((self.fingerprint, side), {})
+            new = [row for row in dict.fromkeys(rows) if row not in known]
+            known.update(zip(new, self._decode(new, side, threads), strict=True))
+            pixels = np.array([known[row] for row in rows], np.uint8).reshape(len(rows), side, side, 3)
+        return torch.from_numpy(pixels).permute(0, 3, 1, 2)  # (N, 3, S, S)
+
+    def _decode(self, rows: Sequence[int], side: int, threads: int | None) -> np.ndarray:
         out = np.empty((len(rows), side, side, 3), dtype=np.uint8)  # (N, S, S, 3)
         cells = list(self._cells(rows, "image"))
 
@@ -168,7 +188,7 @@ class Collection:
             wait(filling)  # also where one fails: nobody reads the file any more once this has returned
             for each in filling:
                 each.result()
-        return torch.from_numpy(out).permute(0, 3, 1, 2)  # (N, 3, S, S)
+        return out
 
     def _cells(self, rows: Sequence[int], column: str) -> Iterator[tuple[Any, int]]:
         indices = np.asarray(rows, dtype=np.int64)

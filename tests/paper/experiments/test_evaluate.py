@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from cnaps.cli import app, main
 from cnaps.data.collection import Collection, metadata_digest
 from cnaps.episodes import Sampler, write_manifest
-from cnaps.errors import DataError
+from cnaps.errors import DataError, InputError
 from cnaps.nn.backbones import Backbone
 from cnaps.nn.checkpoints import load_model
 from cnaps.paper.experiments.evaluation import FeatureStore, TaskSet
@@ -50,10 +50,30 @@ def evaluate(digits: Collection, saved_model: Path, tmp_path: Path) -> list[obje
     return ["evaluate", digits.path, *common]
 
 
-def test_an_interval_is_196_standard_errors() -> None:
+def test_an_interval_is_students_and_196_standard_errors_for_many_values() -> None:
     estimate = Estimate.of([0.2, 0.4, 0.9])
     assert estimate.mean == pytest.approx(0.5)
-    assert estimate.interval == pytest.approx(1.96 * math.sqrt(0.13) / math.sqrt(3))
+    assert estimate.interval == pytest.approx(4.3027 * math.sqrt(0.13) / math.sqrt(3), rel=1e-4)
+    many = np.random.default_rng(0).random(2000)
+    assert Estimate.of(many).interval == pytest.approx(1.961 * many.std(ddof=1) / math.sqrt(2000), rel=1e-3)
+
+
+def test_an_average_of_independent_estimates_is_as_sure_as_all_their_values_together() -> None:
+    parts = np.random.default_rng(0).random((20, 4))
+    average = Estimate.average([Estimate.of(part) for part in parts])
+    error = math.sqrt((parts.var(1, ddof=1) / 4).sum()) / 20
+    assert average.interval == pytest.approx(2.0003 * error, rel=1e-4)  # 60 degrees of freedom, not 3
+
+
+def test_results_are_joined_task_by_task_and_each_counts_once() -> None:
+    first = Scores.of(score("a", index, 0.5) for index in (0, 1))
+    further = Scores.of([score("a", 2, 0.8), score("b", 0, 0.4)])
+    both = first.joined(further)
+    assert both.tasks("a", "digits") == {0: 0.5, 1: 0.5, 2: 0.8}
+    assert both.tasks("b", "digits") == {0: 0.4}
+    assert both.joined(first).to_json() == both.to_json() == first.joined(both).to_json()
+    with pytest.raises(InputError, match="share some of their tasks"):
+        first.joined(Scores.of(score("a", index, 0.5) for index in (1, 2)))
 
 
 def test_a_difference_is_taken_over_the_tasks_that_both_have_done() -> None:
@@ -244,6 +264,14 @@ def test_seeds_of_one_method_join_into_a_row_with_their_spread() -> None:
     assert (found.mean, found.count) == (pytest.approx(0.6), 2)
     assert scores.spread("a", ["digits"]) == pytest.approx(math.sqrt(0.02))
     assert scores.spread("a#0", ["digits"]) is None
+
+
+def test_a_difference_spreads_over_pairs_of_one_seed() -> None:
+    accuracies = {"a#0": 0.5, "a#1": 0.7, "b#0": 0.4, "b#1": 0.6, "c": 0.3}
+    scores = Scores.of(score(who, 0, accuracy) for who, accuracy in accuracies.items())
+    assert scores.spread("a", ["digits"], "b") == pytest.approx(0)  # both have the better second seed
+    assert scores.spread("a", ["digits"], "c") == pytest.approx(math.sqrt(0.02))
+    assert scores.spread("c", ["digits"], "a") is None
 
 
 def test_an_unbalanced_task_keeps_its_size() -> None:

@@ -43,12 +43,16 @@ def comparison_report(data: dict[str, Any]) -> Report:
     averages = [(row.removeprefix("average, "), some) for row, some in rows if row.startswith("average")]
     summary = Table(
         f"Averages over data sets in percent with 95% intervals, and the difference from {against}{seeded}",
-        ["method", *[row for row, _ in averages], "difference"],
+        ["method", *[row for row, _ in averages], "difference", *(["seeds"] if several else [])],
     )
     for who in learners:
         cells = [_cell(scores.accuracy(who, some)) + _seeds(scores.spread(who, some)) for _, some in averages]
-        gap = scores.difference(who, against, scores.collections) if who != against else None
-        summary.rows.append([who, *cells, _cell(gap, True)])
+        gap = ""
+        if who != against:
+            gap = _cell(scores.difference(who, against, scores.collections), True)
+            gap += _seeds(scores.spread(who, scores.collections, against))
+        number = len(scores.seeds(who)) if who not in scores.columns else ""
+        summary.rows.append([who, *cells, gap, *([number] if several else [])])
     tables = {
         "averages": summary,
         name: table(
@@ -61,19 +65,18 @@ def comparison_report(data: dict[str, Any]) -> Report:
             others,
             lambda who, some: _cell(scores.difference(who, against, some), True),
         ),
-        "calibration": table(
-            "Expected calibration error (15 bins); temperatures of all from the same validation tasks",
-            learners,
-            lambda who, some: _error(scores.calibration_error(who, some)),
-        ),
         "tasks": table(
             "Number of tasks", learners, lambda who, some: sum(len(scores.tasks(who, c)) for c in some)
         ),
     }
     if not others:
         del tables["differences"]
-    if not calibrated:  # of one method alone it would say more about the temperature than about the method
-        del tables["calibration"]
+    if calibrated:  # of one method alone it would say more about the temperature than about the method
+        tables["calibration"] = table(
+            "Expected calibration error (15 bins); temperatures of all from the same validation tasks",
+            learners,
+            lambda who, some: _error(scores.calibration_error(who, some)),
+        )
     counts = {len(scores.tasks(who, name)) for who in learners for name in scores.collections}
     if len(counts) == 1:
         del tables["tasks"]

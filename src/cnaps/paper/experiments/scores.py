@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from scipy.special import stdtrit
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -123,25 +124,30 @@ class ScoreBook:
     def agree(self, setup: Mapping[str, Any], write: bool) -> dict[str, Any]:
         """The setup of all runs in this folder; refused where `setup` would mix results of different things."""
         merged = self.setup
-        for part, values in setup.items():
-            held = merged.setdefault(part, {})
-            for name, value in values.items():
-                if held.setdefault(name, value) != value:
-                    raise InputError(
-                        f"{self.folder} holds results with {part} {name} = {held[name]}, not {value}: "
-                        "choose another --out, or remove the folder"
-                    )
+        try:
+            agree(merged, setup)
+        except ValueError as error:
+            raise InputError(f"{self.folder} {error}: choose another --out, or remove the folder") from None
         if write:
             write_json(self.folder / "setup.json", merged)
         return merged
 
 
+def agree(held: dict[str, Any], setup: Mapping[str, Any]) -> None:
+    """Add a setup to the one that is held; ValueError where results of different things would be mixed."""
+    for part, values in setup.items():
+        known = held.setdefault(part, {})
+        for name, value in values.items():
+            if known.setdefault(name, value) != value:
+                raise ValueError(f"holds results with {part} {name} = {known[name]}, not {value}")
+
+
 @dataclass(frozen=True)
 class Estimate:
-    """A mean and the half-width of its 95% interval; of a single value there is no interval.
+    """A mean and the half-width of its 95% interval by Student's t; of a single value there is no interval.
 
-    >>> str(Estimate.of([0.5, 0.7]))
-    '60.0 ± 19.6'
+    >>> str(Estimate.of([0.5, 0.6, 0.7]))
+    '60.0 ± 24.8'
     """
 
     mean: float
@@ -152,13 +158,14 @@ class Estimate:
     def of(cls, values: Sequence[float] | np.ndarray) -> Estimate:
         """Of independent values."""
         values = np.asarray(values, dtype=float)
-        spread = values.std(ddof=1) if len(values) > 1 else math.nan
-        return cls(float(values.mean()), float(1.96 * spread / math.sqrt(len(values))), len(values))
+        error = values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+        return cls(float(values.mean()), _quantile(len(values) - 1) * error, len(values))
 
     @classmethod
     def average(cls, parts: Sequence[Estimate]) -> Estimate:
         """Of several independent estimates, each with the same weight."""
-        width = math.sqrt(sum(part.interval**2 for part in parts)) / len(parts)
+        error = math.sqrt(sum((part.interval / _quantile(part.count - 1)) ** 2 for part in parts)) / len(parts)
+        width = _quantile(sum(part.count - 1 for part in parts)) * error
         return cls(sum(part.mean for part in parts) / len(parts), width, sum(part.count for part in parts))
 
     def __str__(self) -> str:
@@ -180,6 +187,11 @@ class Estimate:
         return {"mean": self.mean, "interval": width, "tasks": self.count}
 
 
+def _quantile(freedom: int) -> float:
+    """By how many standard errors a mean may be off in 95 of 100 cases: 1.96 for many values, more for few."""
+    return float(stdtrit(freedom, 0.975))
+
+
 @dataclass(frozen=True)
 class Column:
     """One learner on the tasks of one data set; `bins` are summed over them."""
@@ -196,6 +208,22 @@ class Column:
         bins = np.sum([score.bins for score in rows], axis=0).round(3).tolist()
         accuracy = [round(score.accuracy, 5) for score in rows]
         return cls([score.index for score in rows], accuracy, [score.seconds for score in rows], bins)
+
+    def joined(self, other: Column) -> Column:
+        """With further tasks: others only, or these and more, since the bins of single tasks are not known."""
+        mine, its = set(self.index), set(other.index)
+        if its <= mine:
+            return self
+        if mine < its:
+            return other
+        if mine & its:
+            raise InputError("two results share some of their tasks, and each has others: they cannot be joined")
+        tasks = [
+            *zip(self.index, self.accuracy, self.seconds, strict=True),
+            *zip(other.index, other.accuracy, other.seconds, strict=True),
+        ]
+        index, accuracy, seconds = (list(part) for part in zip(*sorted(tasks), strict=True))
+        return Column(index, accuracy, seconds, np.add(self.bins, other.bins).round(3).tolist())
 
 
 class Scores:
@@ -222,6 +250,15 @@ class Scores:
         """Everything, as plain data."""
         return {who: {name: asdict(some) for name, some in mine.items()} for who, mine in self.columns.items()}
 
+    def joined(self, other: Scores) -> Scores:
+        """These and further ones, of the same setup; a task that both have counts once."""
+        columns = {who: dict(mine) for who, mine in self.columns.items()}
+        for who, mine in other.columns.items():
+            held = columns.setdefault(who, {})
+            for name, column in mine.items():
+                held[name] = held[name].joined(column) if name in held else column
+        return Scores(columns)
+
     def column(self, learner: str, collection: str) -> Column:
         """One learner on one data set; empty where it was not tried."""
         return self.columns.get(learner, {}).get(collection, Column([], [], [], [[0.0] * BINS] * 3))
@@ -242,9 +279,18 @@ class Scores:
         """The columns of a learner: its own, or one for each seed that it was trained with (`name#1`)."""
         return [who for who in self.columns if learner in (who, without_seed(who))]
 
-    def spread(self, learner: str, collections: Sequence[str]) -> float | None:
-        """The standard deviation of the accuracy over training seeds; None where there are no two."""
-        found = [self.accuracy(who, collections) for who in self.seeds(learner)]
+    def spread(self, learner: str, collections: Sequence[str], other: str | None = None) -> float | None:
+        """The standard deviation over training seeds of the accuracy, or of the difference from `other`.
+
+        There each is compared with the other of its own seed, if that has seeds. None where there are no two.
+        """
+        found = []
+        for who in self.seeds(learner):
+            twin = f"{other}{who.removeprefix(learner)}"
+            against = twin if twin in self.columns else other
+            found.append(
+                self.difference(who, against, collections) if against else self.accuracy(who, collections)
+            )
         means = [each.mean for each in found if each is not None]
         return float(np.std(means, ddof=1)) if len(means) > 1 else None
 

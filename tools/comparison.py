@@ -1,0 +1,309 @@
+"""The methods of docs/results/methods.md, trained alike and tested on the same tasks, in sessions of any length.
+
+    python tools/comparison.py grid [ROW ...]    the rate of each row, from one grid on validation domains
+    python tools/comparison.py run [ROW ...]     train, test, and keep the scores in results/comparison.json
+    python tools/comparison.py train ROW         the folder of a model with the first seed, for other experiments
+    python tools/comparison.py status            what is kept, and what is left
+
+A row is trained with each of SEEDS for each block of features (all stages, the last one). results/comparison.json
+holds an accuracy a row, block, seed, data set and task, and results/grid.json the rates: what is there is not done
+again, on whichever machine it was done, so a later session adds seeds, rows or tasks. All of them must be of the
+same training budget, data and tasks; others are refused. Models lie in runs/comparison, and may be removed.
+
+Everything runs in one process, on one core: images are decoded once, and frozen features computed once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from results import ROOT, take_in
+
+from cnaps.data.collection import Collection, remember_pixels
+from cnaps.episodes import Limits
+from cnaps.files import write_json
+from cnaps.nn.checkpoints import load_task_model
+from cnaps.nn.task_model import TaskModel
+from cnaps.paper.experiments.evaluation import Evaluation, TaskSet
+from cnaps.paper.experiments.reporting import provenance
+from cnaps.paper.experiments.scores import Column, ScoreBook, Scores
+from cnaps.paper.learners import FrozenFeatures, Learner, create_learner, find_learner
+from cnaps.training.config import TrainConfig
+from cnaps.training.distributed import World
+from cnaps.training.engine import fit
+from cnaps.training.episodic import EpisodicJob
+from cnaps.training.settings import apply_changes, build, read_settings
+from cnaps.training.start import build_model
+from cnaps.training.tasks import open_collections
+
+CONFIG = Path("configs/comparison.toml")
+SEEN = ["ilsvrc_2012", "tiny_imagenet", "omniglot", "cu_birds", "vgg_flower", "quickdraw"]  # but not these classes
+UNSEEN = ["mnist", "cifar10", "traffic_sign", "dtd"]
+TESTED = [*SEEN, *UNSEEN]
+LIMITS = Limits(min_ways=5, max_ways=10, max_context=50)
+RATES = ("3e-4", "1e-3", "3e-3")
+VALID = ("aerial-scenes", "leaves", "plate-characters", "sports")
+VALID_TASKS = 5
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table: a method, how its training differs from configs/comparison.toml, and its blocks."""
+
+    learner: str
+    changes: tuple[str, ...] = ()
+    blocks: tuple[str, ...] = ("all", "last")
+    rate: str = ""  # of which row; of this one, if not said
+
+    @property
+    def trained(self) -> bool:
+        """Whether there is anything to train."""
+        return find_learner(self.learner).trained
+
+
+LORA = "model.lora_rank=8"
+TAUGHT = ('distillation.collections=["ilsvrc_2012", "tiny_imagenet", "caltech101"]', "distillation.weight=1.0")
+JOINT = ("theta.learning_rate=1e-4",)
+ROWS = {
+    "logreg": Row("logreg"),
+    "protonet": Row("protonet"),
+    "matchingnet": Row("matchingnet"),
+    "cnaps": Row("cnaps"),
+    "cnaps-no-ar": Row("cnaps-no-ar"),
+    "cnaps-no-film": Row("cnaps-no-film"),
+    "cnaps-linear": Row("cnaps-linear", blocks=("last",)),
+    "simple-cnaps": Row("simple-cnaps", ("loss.temperature=50",)),
+    "protonet-trained": Row("protonet-trained", (LORA,)),
+    "matchingnet-trained": Row("matchingnet-trained", (LORA,)),
+    "versa": Row("versa"),
+    "tadam-style": Row("tadam-style"),
+    # Each step from the paper's model to the default one. So few tasks cannot train its head (cnaps-linear), which
+    # begins with random weights: cosine similarity to class means, with a learned scale, stands in for it.
+    "cnaps-cosine": Row("cnaps", ("model.head=cosine", "model.spread=false"), ("last",), "cnaps"),
+    "cnaps-ridge": Row("cnaps", ("model.spread=false",), ("last",), "cnaps"),
+    "cnaps-lora": Row("cnaps", (LORA,), ("all",), "cnaps"),
+    "cnaps-taught": Row("cnaps", (LORA, *TAUGHT), ("all",), "cnaps"),
+    # theta trained too; the second with batch statistics for the first half of its tasks only
+    "cnaps-joint": Row("cnaps", ("theta.mode=joint", *JOINT), ("all",), "cnaps"),
+    "cnaps-warm-start": Row(
+        "cnaps", ("theta.mode=warm-start", "theta.warm_start_tasks=40", *JOINT), ("all",), "cnaps"
+    ),
+    "residual-adapters-trained": Row("residual-adapters-trained", blocks=("all",), rate="cnaps"),
+    "fomaml": Row("fomaml"),
+    "proto-maml": Row("proto-maml"),
+    "film-gradient-tuned": Row("film-gradient-tuned"),
+    "finetune-tuned": Row("finetune-tuned"),
+    "residual-adapters": Row("residual-adapters"),
+    "finetune": Row("finetune"),
+}
+
+
+def settings(name: str, block: str, seed: int, rate: str, valid: Sequence[str] = ()) -> TrainConfig:
+    """How one model is trained."""
+    row = ROWS[name]
+    theta = [f'theta.{key}="{value}"' for key, value in find_learner(row.learner).theta.items()]
+    own = [f'learner="{row.learner}"', f'model.features="{block}"', f"seed={seed}", *theta, *row.changes]
+    own += [f"optimiser.learning_rate={rate}", f"validation.tasks_per_set={VALID_TASKS}"]
+    own += ["validation.max_ways=10", "validation.max_context=50"]
+    table = apply_changes(read_settings(CONFIG), own)
+    table["data"]["valid"] = [f"collections/{each}" for each in valid]
+    return build(TrainConfig, table)
+
+
+def rates() -> dict[str, Any]:
+    """What the grid has found so far, by row."""
+    path = ROOT / "results" / "grid.json"
+    return dict(json.loads(path.read_text(encoding="utf-8"))["methods"]) if path.exists() else {}
+
+
+def rate_of(name: str) -> str:
+    """The best rate of a row, or that of the row whose rate it shares."""
+    found = rates()
+    owner = ROWS[name].rate or name
+    if owner not in found:
+        raise SystemExit(f"no rate is known for {owner}: run `python tools/comparison.py grid {owner}` first")
+    return str(found[owner]["best"])
+
+
+def trained(
+    name: str, block: str, seed: int, rate: str, valid: Sequence[str] = ()
+) -> tuple[Path, dict[str, float]]:
+    """The folder of a model, which is trained unless it is there, and its accuracies on validation domains."""
+    folder = Path("runs/comparison", f"{name}@{block}", f"{seed}-{rate}")
+    known = folder / "validation.json"
+    if folder.exists() and (not valid or known.exists()):
+        return folder, json.loads(known.read_text(encoding="utf-8")) if valid else {}
+    config = settings(name, block, seed, rate, valid)
+    world = World(device="cpu")
+    job = EpisodicJob(build_model(config), config, world)
+    state, stopped = fit(job, None)
+    job.close()
+    world.close()
+    if stopped:
+        raise SystemExit(128 + stopped)
+    job.save_model(folder)
+    if valid:
+        write_json(known, state.best)
+    return folder, state.best
+
+
+def grid(names: Iterable[str], clock: Clock) -> None:
+    """Try each rate for each row, with the first seed; what was tried before is kept."""
+    for name in names:
+        row = ROWS[name]
+        if not row.trained or row.rate:
+            continue
+        for rate in RATES:
+            found = rates()
+            tried = found.setdefault(name, {"rates": {}})["rates"]
+            if rate in tried or clock.over():
+                continue
+            began = time.process_time()
+            sets = trained(name, row.blocks[0], 0, rate, VALID)[1]
+            tried[rate] = {
+                "accuracy": round(sum(sets.values()) / len(sets), 4),
+                "sets": {key: round(value, 4) for key, value in sets.items()},
+            }
+            found[name]["best"] = max(tried, key=lambda each: tried[each]["accuracy"])
+            setup = {"training": read_settings(CONFIG), "domains": VALID, "tasks of each": VALID_TASKS, "seed": 0}
+            made = provenance() | {"command": "make grid"}
+            data = {"methods": found, "setup": setup, "made": made}
+            write_json(ROOT / "results" / "grid.json", data)
+            print(f"{name} {rate}: {tried[rate]['accuracy']:.3f}, {time.process_time() - began:.0f} s", flush=True)
+
+
+def run(names: Sequence[str], blocks: Sequence[str], seeds: Sequence[int], tasks: int, clock: Clock) -> None:
+    """Train and test what is not kept yet, seed by seed so that there is a whole table early."""
+    collections = [Collection.open(f"collections/{each}") for each in TESTED]
+    task_set = TaskSet.draw(collections, "test", tasks, limits=LIMITS, seed=0)
+    base = build_model(settings("cnaps", "all", 0, RATES[0]))
+    sets = open_collections(read_settings(CONFIG)["data"]["train"], "train")
+    common = {
+        "tasks": {**task_set.protocol, "image size": base.image_size},
+        "data set": {each.name: each.fingerprint for each in collections},
+        "trained on": {each.name: each.fingerprint for each, _ in sets},
+        "training": read_settings(CONFIG),
+    }
+    frozen = FrozenFeatures(base.backbone, every_stage=True)
+    for seed, name, block in product(seeds, names, blocks):
+        row = ROWS[name]
+        label = f"{name}@{block}" + (f"#{seed}" if row.trained else "")
+        left = without(task_set, kept().columns.get(label, {}))
+        if block not in row.blocks or not any(left.tasks.values()) or clock.over():
+            continue
+        began = time.process_time()
+        learner, own = made(name, block, seed, base)
+        between = time.process_time()
+        setup = common | {part: {label: value} for part, value in own.items()}
+        book = ScoreBook(Path("out/comparison", label))
+        book.agree(setup, write=True)
+        scores = Evaluation({label: learner}, frozen, book, base.image_size).run(left)
+        keep(setup, scores)
+        took = f"{between - began:.0f} s to train, {time.process_time() - between:.0f} s to test"
+        print(f"{label}: {kept().accuracy(label, TESTED)}, {took}", flush=True)
+
+
+def made(name: str, block: str, seed: int, base: TaskModel) -> tuple[Learner, dict[str, Any]]:
+    """A row's method, trained if that is to be, and what says which one it is."""
+    row = ROWS[name]
+    if not row.trained:
+        return create_learner(row.learner, base, block), {"learner": f"theta {base.backbone.digest()}"}
+    rate = rate_of(name)
+    model = load_task_model(trained(name, block, seed, rate)[0])
+    how = {"changes": list(row.changes), "rate": rate}
+    return create_learner(row.learner, model), {"learner": model.fingerprint(), "trained": how}
+
+
+def without(task_set: TaskSet, known: Mapping[str, Column]) -> TaskSet:
+    """Those tasks whose scores are not known."""
+    done = {name: set(column.index) for name, column in known.items()}
+    tasks = {
+        name: [each for each in some if each.index not in done.get(name, ())]
+        for name, some in task_set.tasks.items()
+    }
+    return replace(task_set, tasks=tasks)
+
+
+def keep(setup: dict[str, Any], scores: Scores) -> None:
+    """Add scores to results/comparison.json; refused where they are of another setup."""
+    about = {
+        "name": "comparison",
+        "title": "Methods around one backbone",
+        "unseen": UNSEEN,
+        "against": "cnaps@all",
+    }
+    found = scores.to_json()
+    for column in (column for mine in found.values() for column in mine.values()):
+        column["bins"] = []  # no method has a temperature: how sure they are is not compared
+    how = {"made": provenance() | {"command": "make comparison"}}
+    take_in({**about, "setup": setup, "scores": found, **how}, "comparison")
+
+
+def kept() -> Scores:
+    """Everything that is kept."""
+    path = ROOT / "results" / "comparison.json"
+    return Scores.from_json(json.loads(path.read_text(encoding="utf-8"))["scores"] if path.exists() else {})
+
+
+class Clock:
+    """Says when the time is over: nothing is begun after it."""
+
+    def __init__(self, minutes: float | None) -> None:
+        self._end = None if minutes is None else time.monotonic() + 60 * minutes
+
+    def over(self) -> bool:
+        """Whether to begin nothing more."""
+        return self._end is not None and time.monotonic() > self._end
+
+
+def status() -> None:
+    """A line a row: rates that were tried, models and tasks that are kept."""
+    scores, tried = kept(), rates()
+    for name, row in ROWS.items():
+        parts = []
+        if row.trained and not row.rate:
+            parts.append(f"{len(tried.get(name, {}).get('rates', {}))} of {len(RATES)} rates")
+        for block in row.blocks:
+            labels = [label for label in scores.columns if label.partition("#")[0] == f"{name}@{block}"]
+            counts = sorted({len(scores.tasks(label, TESTED[0])) for label in labels})
+            models = f"{len(labels)} seeds of " if row.trained else ""
+            what = f"{models}{'/'.join(map(str, counts))} tasks" if labels else "to do"
+            parts.append(f"@{block} {what}")
+        print(f"{name:27}{', '.join(parts)}")
+
+
+def main() -> None:
+    """Read the command."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("command", choices=("grid", "run", "train", "status"))
+    parser.add_argument("rows", nargs="*", help=f"of {', '.join(ROWS)}; all of them, if not given")
+    parser.add_argument("--blocks", default="all,last")
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--tasks", type=int, default=8, help="of each data set")
+    parser.add_argument("--minutes", type=float, help="begin nothing after so many")
+    o = parser.parse_args()
+    unknown = set(o.rows) - set(ROWS)
+    if unknown:
+        parser.error(f"no row is named {', '.join(sorted(unknown))}; there are: {', '.join(ROWS)}")
+    remember_pixels()
+    clock, rows = Clock(o.minutes), o.rows or list(ROWS)
+    if o.command == "grid":
+        grid(rows, clock)
+    elif o.command == "run":
+        run(rows, o.blocks.split(","), [int(seed) for seed in o.seeds.split(",")], o.tasks, clock)
+    elif o.command == "train":
+        for name in o.rows:
+            print(trained(name, ROWS[name].blocks[0], int(o.seeds.partition(",")[0]), rate_of(name))[0])
+    else:
+        status()
+
+
+if __name__ == "__main__":
+    main()
