@@ -151,7 +151,6 @@ evaluate: collections
 # What follows is resumable: run again, it goes on where it was stopped, and ends with its numbers in results/. `make reviewer`
 # runs all of it, one after the other; what is done and what is left, `make reviewer-status` says.
 start = if test -d $(2); then $(BIN)/cnaps $(1) --resume $(2); else $(BIN)/cnaps $(1) $(3) --out $(2) $(4); fi
-comma := ,
 
 # Every method of the paper's comparisons, trained alike (configs/comparison.toml) and tested on the same tasks, on features of
 # every stage and of the last one. Scores are kept in results/comparison.json and rates in results/grid.json: what is there is
