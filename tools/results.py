@@ -304,8 +304,8 @@ def render(*, pictures: bool = False) -> dict[Path, str]:
     pages[ROOT / "docs" / "results.md"] = "\n".join([
         HEAD, main_table.markdown(), "## Questions, a page each\n", *answers, "", outlook
     ])  # fmt: skip
-    for page in (ROOT / "README.md", ROOT / "docs" / "default-model.md"):
-        pages[page] = repeated(page.read_text(encoding="utf-8"), main_table)
+    for repeating in (ROOT / "README.md", ROOT / "docs" / "default-model.md"):
+        pages[repeating] = repeated(repeating.read_text(encoding="utf-8"), main_table)
     return pages
 
 

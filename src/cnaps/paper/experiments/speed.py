@@ -52,8 +52,8 @@ def speed_report(data: dict[str, Any]) -> Report:
     first = learners[0]
     ratios = Table("How long a task takes, median over data sets and shots", ["learner", f"times {first}"])
     for name in learners[1:]:
-        taken = [[row["seconds"] for row in rows if row["learner"] == who] for who in (name, first)]
-        ratios.rows.append([name, f"{np.median(np.divide(*taken)):.1f}"])
+        its, ours = ([row["seconds"] for row in rows if row["learner"] == who] for who in (name, first))
+        ratios.rows.append([name, f"{np.median(np.divide(its, ours)):.1f}"])
     tables = {"ratios": ratios, "speed": table} if ratios.rows else {"speed": table}
     return Report("speed", "Accuracy against time", text, tables, {"speed": figure}, data)
 
