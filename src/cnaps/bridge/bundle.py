@@ -50,13 +50,13 @@ def write_bundle(model: CNAPs, folder: str | os.PathLike[str]) -> None:
 
 def _check_agreement(model: CNAPs, about: dict[str, Any], graphs: dict[str, bytes]) -> None:
     """Refuse graphs that adapt otherwise than the model: torch's exporter knows most operations, and not all."""
-    from cnaps.bridge.engine import TorchEngine  # which makes bundles
-
     state = {name: value.detach().cpu().numpy() for name, value in model.state_dict().items()}
     light = OnnxEngine(Bundle(asdict(model.config), about, state, graphs))
     pixels = np.random.default_rng(0).integers(0, 256, (4, 3, model.image_size, model.image_size), np.uint8)
-    support = Support(pixels, np.array([0, 0, 1, 1]), 2)
-    found, wanted = (engine.adapt(support).features for engine in (light, TorchEngine(model)))
+    labels = np.array([0, 0, 1, 1])
+    found = light.adapt(Support(pixels, labels, 2)).features
+    adapted = model.adapt(model.preprocess(torch.from_numpy(pixels)), torch.from_numpy(labels))
+    wanted = adapted.context_features.cpu().numpy()
     gap = float(np.abs(found - wanted).max() / max(float(np.abs(wanted).max()), 1e-6))
     if not gap < _AGREEMENT:
         raise InputError(
