@@ -122,10 +122,10 @@ PYTHON_ONE = OMP_NUM_THREADS=1 $(BIN)/python
 FEATURES = $(PYTHON_ONE) tools/cache_features.py
 VALID_FEATURES := --tasks 6 --max-context 100 --outside 3
 default-model: collections
-	$(BIN)/cnaps train configs/cnaps-lite0.toml --run runs/cnaps-lite0 --processes 2
-	$(BIN)/cnaps train configs/cnaps-lite0-taught.toml --run runs/cnaps-lite0-taught --processes 2
+	$(BIN)/cnaps train configs/cnaps-lite0.toml --out runs/cnaps-lite0 --processes 2
+	$(BIN)/cnaps train configs/cnaps-lite0-taught.toml --out runs/cnaps-lite0-taught --processes 2
 	$(BIN)/cnaps ship runs/cnaps-lite0-taught/last runs/cnaps-lite0-96 --average runs/cnaps-lite0/last --lora 0.85
-	$(BIN)/cnaps train configs/cnaps-lite0-sizes.toml --run runs/sizes-1 --processes 2
+	$(BIN)/cnaps train configs/cnaps-lite0-sizes.toml --out runs/sizes-1 --processes 2
 	$(BIN)/python tools/interpolate.py runs/cnaps-lite0-96 runs/sizes-1/last 0.4 runs/between --large 0.5 --last 1.6
 	mkdir -p out/features
 	$(FEATURES) out/features/auto.pt --model runs/between $(VALID_FEATURES) \
@@ -150,7 +150,7 @@ evaluate: collections
 
 # What follows is resumable: run again, it goes on where it was stopped, and ends with its numbers in results/. `make reviewer`
 # runs all of it, one after the other; what is done and what is left, `make reviewer-status` says.
-start = if test -d $(2); then $(BIN)/cnaps $(1) --resume $(2); else $(BIN)/cnaps $(1) $(3) --run $(2) $(4); fi
+start = if test -d $(2); then $(BIN)/cnaps $(1) --resume $(2); else $(BIN)/cnaps $(1) $(3) --out $(2) $(4); fi
 
 # Every method of the paper's comparisons, trained alike (configs/comparison.toml) and tested on the same tasks, on features of
 # every stage and of the last one. Scores are kept in results/comparison.json and rates in results/grid.json: what is there is

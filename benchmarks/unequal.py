@@ -89,14 +89,18 @@ def measure(engine: Engine, x: np.ndarray, y: np.ndarray, asked: np.ndarray, tru
     found: dict[str, Any] = {"given": {}, "sets": {}}
     for share in SHARES:
         right = (plain + share / _GIVEN_BACK * classifier.bias).argmax(1) == truth
-        found["given"][share] = [right[few].mean(), right.mean()]
+        found["given"][share] = _rounded(right[few].mean(), right.mean())
     probabilities = task.probabilities(asked)
     for coverage in COVERAGES:
         sets = probabilities >= task.set_levels(coverage)
         sets |= probabilities == probabilities.max(1, keepdims=True)
         held = sets[rows, truth]
-        found["sets"][coverage] = [held[few].mean(), held.mean(), sets.sum(1).mean()]
+        found["sets"][coverage] = _rounded(held[few].mean(), held.mean(), sets.sum(1).mean())
     return found
+
+
+def _rounded(*values: float) -> list[float]:
+    return [round(float(value), 4) for value in values]
 
 
 def main() -> None:
@@ -122,7 +126,7 @@ def main() -> None:
                     rows.append({"part": part, "data set": name, "task": index, "case": case, **given})
             print(name, flush=True)
     made = {**provenance(), "command": "make unequal"}
-    text = json.dumps({"setup": setup, "made": made, "given back": _GIVEN_BACK, "rows": rows}, default=lambda value: round(float(value), 4))
+    text = json.dumps({"setup": setup, "made": made, "given back": _GIVEN_BACK, "rows": rows})
     (options.out / "unequal.json").write_text(text + "\n", encoding="utf-8")
 
 

@@ -214,3 +214,19 @@ def screenshots() -> Path:
     folder = ROOT / os.environ.get("CNAPS_SCREENSHOTS", "out/studio")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def violations(page: Any) -> list[str]:
+    """What axe-core has against the page as it is."""
+    import axe_core_python
+
+    source = (Path(axe_core_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
+    page.browser.execute_cdp_cmd("Runtime.evaluate", {"expression": source})
+    run = (
+        "axe.run(document, { resultTypes: ['violations'] }).then((found) => found.violations"
+        ".flatMap((v) => v.nodes.map((n) => `${v.id}: ${n.html.slice(0, 120)}`)).join('\\n'))"
+    )
+    answer = page.browser.execute_cdp_cmd(
+        "Runtime.evaluate", {"expression": run, "awaitPromise": True, "returnByValue": True}
+    )
+    return [line for line in answer["result"]["value"].splitlines() if line]

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from cnaps.errors import MissingPackageError
+
 HEAVY = ("torch", "numpy", "PIL", "pyarrow", "sklearn", "matplotlib", "scipy", "accelerate", "onnx", "fastapi")
 
 
@@ -24,3 +26,12 @@ def test_every_public_name_can_be_imported() -> None:
         assert getattr(cnaps, name) is not None
     with pytest.raises(AttributeError, match="nonsense"):
         _ = cnaps.nonsense
+
+
+def test_the_hint_of_a_missing_package_fits_installations_with_and_without_pip(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/some where/python")
+    assert '"/some where/python" -m pip install fastapi' in str(MissingPackageError("the server", "fastapi"))
+    monkeypatch.setattr("cnaps.errors.find_spec", lambda name: None)  # as in environments that uv makes
+    assert 'uv pip install --python "/some where/python" fastapi' in str(MissingPackageError("it", "fastapi"))

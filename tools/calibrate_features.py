@@ -15,7 +15,8 @@ from compare_heads import load
 from cnaps.maths.calibration import own_calibration, temperature
 from cnaps.maths.left_out import left_out_logits
 from cnaps.maths.statistics import ClassStatistics
-from cnaps.nn.checkpoints import load_model, write_notes
+from cnaps.nn.checkpoints import load_model
+from cnaps.nn.saving import write_notes
 from cnaps.paper.experiments.scores import Score, fit_calibration, measure
 
 

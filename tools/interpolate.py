@@ -12,8 +12,9 @@ import torch
 from compare_heads import reweighted
 
 from cnaps.nn.adaptation import FilmGenerator
-from cnaps.nn.checkpoints import load_model, save_model
+from cnaps.nn.checkpoints import load_model
 from cnaps.nn.heads import RidgeHead
+from cnaps.nn.saving import save_model
 
 
 def main() -> None:

@@ -44,53 +44,56 @@ def grid_report(data: dict[str, Any]) -> Report:
 
 
 def unequal_report(data: dict[str, Any]) -> Report:
-    """Recall with and without what a class of few examples is given, and coverage, from benchmarks/unequal.py."""
+    """Coverage, and recall with and without what a class of few examples is given, from benchmarks/unequal.py."""
     rows, used = data["rows"], str(data["given back"])
-    cases = list(dict.fromkeys(row["case"] for row in rows))
-    sets = {part: {row["data set"] for row in rows if row["part"] == part} for part in ("unseen", "validation")}
-
-    def mean(part: str, case: str, kind: str, key: str, place: int, name: str | None = None) -> Estimate:
-        found = [r for r in rows if (r["part"], r["case"]) == (part, case) and name in (None, r["data set"])]
-        return Estimate.of([row[kind][key][place] for row in found])
-
-    columns = ["examples", "few, without", "few, with", "all, without", "all, with", "tasks"]
-    tables = {}
-    for part in sets:
-        table = Table(f"Recall of the classes of fewest examples, and of all, in percent: {part}", columns)
-        for case in cases:
-            found = [mean(part, case, "given", key, place) for place in (0, 1) for key in ("0.0", used)]
-            if found[0].count:
-                table.rows.append([case, *map(str, found), found[0].count])
-        tables[f"recall {part}"] = table
-    coverages = list(rows[0]["sets"])
+    coverages, shares = list(rows[0]["sets"]), list(rows[0]["given"])
     titles = [f"{float(coverage):.0%}" for coverage in coverages]
-    for part in sets:
-        columns = ["examples", *titles, *[f"few, {title}" for title in titles], "classes in a set, 90%"]
-        table = Table(f"How often, in percent, prediction sets hold the true class: {part}", columns)
-        for case in cases:
-            held = [mean(part, case, "sets", key, place) for place in (1, 0) for key in coverages]
-            size = mean(part, case, "sets", "0.9", 2)
-            if size.count:
-                table.rows.append([case, *map(str, held), f"{size.mean:.2f}"])
-        tables[f"sets {part}"] = table
-    each = Table(
-        "The same by data set, tasks by the protocol: unseen", ["data set", *titles, "classes in a set, 90%"]
+
+    def mean(some: list[dict[str, Any]], kind: str, key: str, place: int) -> Estimate:
+        return Estimate.of([row[kind][key][place] for row in some])
+
+    def by(key: str, **wanted: str) -> dict[str, list[dict[str, Any]]]:
+        some = [row for row in rows if all(row[name] == value for name, value in wanted.items())]
+        return {
+            each: [row for row in some if row[key] == each] for each in dict.fromkeys(row[key] for row in some)
+        }
+
+    def sets(caption: str, groups: dict[str, list[dict[str, Any]]], first: str) -> Table:
+        table = Table(
+            caption, [first, *titles, *[f"few, {each}" for each in titles], "classes in a set at 90%", "tasks"]
+        )
+        for name, some in groups.items():
+            held = [mean(some, "sets", key, place) for place in (1, 0) for key in coverages]
+            table.rows.append([name, *map(str, held), f"{mean(some, 'sets', '0.9', 2).mean:.2f}", len(some)])
+        return table
+
+    tables = {}
+    for part in ("unseen", "validation"):
+        groups = by("case", part=part)
+        caption = f"How often (%) prediction sets hold the true class, {part}"
+        tables[f"sets {part}"] = sets(caption, groups, "examples")
+        caption = f"Recall (%) of the classes of fewest examples, and of all, {part}"
+        table = Table(caption, ["examples", "few, without", "few, with", "all, without", "all, with", "tasks"])
+        for case, some in groups.items():
+            found = [mean(some, "given", key, place) for place in (0, 1) for key in ("0.0", used)]
+            table.rows.append([case, *map(str, found), len(some)])
+        tables[f"recall {part}"] = table
+    caption = "How often (%) prediction sets hold the true class, unseen, tasks by the protocol"
+    tables["by data set"] = sets(caption, by("data set", part="unseen", case="Meta-Dataset"), "data set")
+    choice = Table(
+        "Accuracy (%) by how much is given to classes of few examples, validation", ["examples", *shares]
     )
-    for name in sorted(sets["unseen"]):
-        held = [mean("unseen", "Meta-Dataset", "sets", key, 1, name) for key in coverages]
-        size = mean("unseen", "Meta-Dataset", "sets", "0.9", 2, name)
-        each.rows.append([name, *map(str, held), f"{size.mean:.2f}"])
-    shares = list(rows[0]["given"])
-    choice = Table("Accuracy in percent over all classes by how much is given: validation", ["examples", *shares])
-    for case in (case for case in cases if case[:2] != "5 " or case == "5 beside 20"):
-        found = [mean("validation", case, "given", share, 1) for share in shares]
-        if found[0].count:
-            choice.rows.append([case, *[f"{100 * each.mean:.1f}" for each in found]])
-    tables = {"sets": tables["sets unseen"], "recall": tables["recall unseen"], "by data set": each,
-              "sets validation": tables["sets validation"], "recall validation": tables["recall validation"],
-              "choice": choice}  # fmt: skip
+    for case, some in by("case", part="validation").items():
+        choice.rows.append([case, *[f"{100 * mean(some, 'given', share, 1).mean:.1f}" for share in shares]])
+    unequal = [row for row in rows if row["part"] == "validation" and row["case"] in _UNEQUAL]
+    choice.rows.append(["mean of those that are unequal", *[
+        f"{100 * mean(unequal, 'given', share, 1).mean:.1f}" for share in shares
+    ]])  # fmt: skip
+    tables["choice"] = choice
     return Report("unequal", "Unequal numbers of examples, and prediction sets", [], tables, {}, data)
 
+
+_UNEQUAL = ("1 beside 5", "1 beside 20", "5 beside 20", "20 beside 1")
 
 # The kind of a result is what its name begins with.
 KINDS: dict[str, Callable[[dict[str, Any]], Report]] = {

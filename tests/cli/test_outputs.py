@@ -81,7 +81,7 @@ LINES = [
     "data prepare folder examples album --splits none --overwrite",
     "evaluate set --model model --learners protonet --tasks 1 --ways 2 --shots 1 --targets 1 --out album",
     "evaluate set --model model --learners protonet --tasks 1 --ways 2 --shots 1 --targets 1 --out set",
-    'train --set data.train=["set"] --run album',
+    'train --set data.train=["set"] --out album',
 ]
 
 

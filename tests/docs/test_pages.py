@@ -111,7 +111,7 @@ def test_commands_of_the_long_runs_exist_with_their_options_learners_and_setting
             build(
                 TrainConfig, apply_changes(read_settings(ROOT / words[1]), [*_learner_settings(learner), *changes])
             )
-            trained.add(words[words.index("--run") + 1])
+            trained.add(words[words.index("--out") + 1])
         if "--learners" in words:
             for entry in words[words.index("--learners") + 1].split(","):
                 label, _, folder = entry.partition("=")

@@ -92,7 +92,7 @@ def test_training_changes_the_terms_and_never_the_backbone(task: tuple[Tensor, T
 def test_a_model_with_terms_ships_without_its_backbone_and_folds(
     task: tuple[Tensor, Tensor], tmp_path: Path
 ) -> None:
-    from cnaps.nn.checkpoints import save_model
+    from cnaps.nn.saving import save_model
 
     shipped = model(4)
     change(shipped)

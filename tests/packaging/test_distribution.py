@@ -109,7 +109,8 @@ def test_the_wheel_works_in_an_empty_environment(built: Built, tmp_path: Path) -
     assert sum(a == b for a, b in zip(found, truth, strict=True)) >= 7
     for line in (
         "fit examples more.task",
-        "suggest more.task images",
+        "suggest more.task images --sheet next.png",
+        "review examples",
         "export more.task more.onnx",
         "check more.task",
         "models",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import io
 import os
 import pickle
@@ -29,6 +30,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from cnaps import FewShotClassifier
 from cnaps.errors import DataError, InputError
 from cnaps.runtime.novelty import NONE
+from cnaps.runtime.task import Fits
 
 
 def png(pixels: np.ndarray) -> bytes:
@@ -439,3 +441,19 @@ def test_the_light_runtime_imports_none_of_the_libraries_it_understands():
         "print([n for n in ('torch', 'polars', 'datasets') if n in sys.modules])"
     )
     assert os.popen(f'"{sys.executable}" -c "{code}"').read().strip() == "[]"
+
+
+def test_every_class_counts_alike_in_prediction_sets_and_a_single_example_says_nothing(small, context):
+    images, labels = context
+    twos, rest = np.flatnonzero(labels == 2), np.flatnonzero(labels != 2)
+    few = np.concatenate([rest, twos[:1]])
+    task = FewShotClassifier(small).fit(images[few], labels[few]).task_
+    assert task.set_levels(0.95)[2] == 0  # nothing says how far its class reaches
+    assert (np.delete(task.set_levels(0.8), 2) > 0).all()
+    fits = task.own_fits
+    assert fits is not None
+    for name in range(10):  # copies of the examples of a class change nothing: it counts as before
+        mine = fits.labels == name
+        more = Fits(np.append(fits.values, fits.values[mine]), np.append(fits.labels, fits.labels[mine]))
+        again = dataclasses.replace(task, fits=more).set_levels(0.85)
+        np.testing.assert_allclose(np.delete(again, name), np.delete(task.set_levels(0.85), name), atol=1e-12)

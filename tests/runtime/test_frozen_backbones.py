@@ -105,3 +105,37 @@ def test_a_pickle_holds_the_name_of_the_network_and_not_the_network(network: Pat
     np.testing.assert_allclose(found, classifier.predict_proba(digits.images[40:44] / 16), atol=1e-6)
     with pytest.raises(InputError, match="a model or a backbone, not both"):
         FewShotClassifier("somewhere", backbone=f"transformers:{network}").fit(digits.images[:4], [0, 1, 0, 1])
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_every_family_is_a_product_as_it_is(family: str, tmp_path: Path) -> None:
+    """Frozen, from end to end: learn, answer, tell strangers, suggest, review, save, load, refuse others."""
+    import torch
+
+    size, written = families.size_of(family), families.network_of(family)
+    name = f"transformers:{families.write(written, tmp_path / 'network', size)}"
+    chance = np.random.default_rng(0)
+    kinds = np.arange(16) % 2
+    images = chance.integers(0, 256, (16, size, size, 3), np.uint8)
+    classifier = FewShotClassifier(backbone=name).fit(images[:10], kinds[:10])
+    found = classifier.predict_proba(images[10:])
+    np.testing.assert_allclose(found.sum(1), 1)
+    pixels = torch.from_numpy(images[10:]).permute(0, 3, 1, 2) / 255
+    scaled = (pixels - torch.tensor([0.5, 0.4, 0.3]).view(3, 1, 1)) / torch.tensor([0.2, 0.25, 0.3]).view(3, 1, 1)
+    with torch.no_grad():
+        output = written(pixel_values=scaled)
+    first = family in ("vit", "dinov2", "dinov2-registers", "dinov3")  # token; others pool
+    own = (output.last_hidden_state[:, 0] if first else output.pooler_output.flatten(1)).numpy()
+    seen = classifier.transform(images[10:])
+    np.testing.assert_allclose(seen, own / np.linalg.norm(own, axis=1, keepdims=True), atol=1e-4)
+    assert classifier.novelty(images[10:]).shape == (6,)
+    assert len(classifier.suggest(images[10:], 2)) == 2
+    assert classifier.review(images[:10], 1 - kinds[:10])[0].better in (0, 1)
+    classifier.save(tmp_path / "a.task")
+    again = FewShotClassifier.load(tmp_path / "a.task", model=name)
+    np.testing.assert_allclose(again.predict_proba(images[10:]), found, atol=2e-2)
+    with torch.no_grad():
+        next(iter(written.parameters())).mul_(1.5)
+    other = families.write(written, tmp_path / "other", size)
+    with pytest.raises(CheckpointError, match="was made with another model"):
+        FewShotClassifier.load(tmp_path / "a.task", model=f"transformers:{other}")

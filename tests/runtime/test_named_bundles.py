@@ -1,4 +1,4 @@
-"""FiLM at the norms of other libraries' networks, shipped: the light runtime adapts as torch does, and without it."""
+"""FiLM at norms of other libraries' networks, shipped: the light runtime adapts as torch does, and without it."""
 
 from __future__ import annotations
 
@@ -9,35 +9,73 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from torch import nn
 
-families = pytest.importorskip("tests.nn.families", reason="needs transformers")
-pytest.importorskip("onnxscript", reason="needs cnaps[ship]")
-
+from cnaps import CNAPs, FewShotClassifier, ModelConfig
 from cnaps.bridge.engine import TorchEngine
 from cnaps.cli import main
+from cnaps.nn.backbones import Backbone, register_backbone
 from cnaps.nn.checkpoints import load_model
 from cnaps.runtime.engine import OnnxEngine, open_engine
 from cnaps.runtime.task import Examples, FittedTask
 
-from ..nn.test_named_backbones import model_of
+families = pytest.importorskip("tests.nn.families", reason="needs transformers")
+pytest.importorskip("onnxscript", reason="needs cnaps[ship]")
 
 # Layer norms of tokens and of maps, RMS norms of tokens, group norms, and batch norms, which are folded.
-KINDS = ("vit", "convnext", "aimv2", "bit", "resnet")
+KINDS = ("vit", "convnext", "aimv2", "groups", "resnet")
 
 
 @pytest.fixture(
-    scope="module", params=[each if each == "vit" else pytest.param(each, marks=pytest.mark.slow) for each in KINDS]
+    scope="module",
+    params=[each if each == "vit" else pytest.param(each, marks=pytest.mark.slow) for each in KINDS],
 )
 def shipped(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a bundle made by `cnaps ship` of a model with random weights."""
     root, family = tmp_path_factory.mktemp("shipped"), request.param
-    network = families.write(families.network_of(family), root / "network", families.size_of(family))
-    model_of(network, head="ridge", features="all").save(root / "model")
+    assert ship(family, root) in (0, None)
+    return root / "bundle"
+
+
+def ship(family: str, root: Path) -> object:
+    name = "groups"
+    if family == name:
+        register_backbone(name, groups)
+    else:
+        written = families.write(families.network_of(family), root / "network", families.size_of(family))
+        name = f"transformers:{written}"
+    torch.manual_seed(1)
+    model = CNAPs(
+        ModelConfig(backbone=name, head="ridge", features="all", embedding_size=8, set_encoder_norm="none")
+    )
+    for generator in model.adaptation.generators if model.adaptation else ():
+        nn.init.normal_(generator.get_parameter("regulariser"), 0, 0.3)  # or FiLM is next to nothing
+    model.save(root / "model")
     with pytest.raises(SystemExit) as ended:
         main(["ship", str(root / "model"), str(root / "bundle")])
-    assert not ended.value.code
-    return root / "bundle"
+    return ended.value.code
+
+
+def groups() -> Backbone:
+    """A network with group norms."""
+    torch.manual_seed(0)
+    stages = [
+        nn.Sequential(nn.Conv2d(a, b, 3, 2, 1), nn.GroupNorm(2, b), nn.GELU())
+        for a, b in ((3, 8), (8, 12), (12, 16))
+    ]
+    return Backbone(stages[0], stages[1:], image_size=32)
+
+
+@pytest.mark.slow
+def test_a_network_that_the_exporter_changes_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """BiT standardises its weights, which the exporter does with an epsilon of its own."""
+    assert ship("bit", tmp_path) not in (0, None)
+    assert "do not compute what torch computes" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "bundle" / "bundle.json").exists()
 
 
 def test_the_runtime_makes_the_same_film_and_logits_as_torch(shipped: Path) -> None:
@@ -103,8 +141,6 @@ def test_folders_task_files_and_the_server_need_no_torch(shipped: Path, tmp_path
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    from cnaps import FewShotClassifier
-
     heavy = FewShotClassifier(TorchEngine(load_model(shipped))).fit(tmp_path / "examples")
     images = sorted((tmp_path / "images").iterdir())
     np.testing.assert_allclose(found["found"], heavy.predict_proba(images), atol=1e-2)  # files are half precision

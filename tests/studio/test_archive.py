@@ -169,6 +169,7 @@ def test_whatever_a_project_holds_its_zip_can_be_read_back(
 
 def test_the_largest_image_and_the_longest_names_are_read_back(project: Project) -> None:
     key = project.add_class("x" * 120)
+    assert project.classes[key] == "x" * 120
     project.add([("\N{GRINNING FACE}" * 120, random.Random(0).randbytes(MAX_BYTES))], key)
     with new_project() as other:
         read_zip(other, exported(project), no_task)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ..servers import CLASSES, Server, save_pictures, until
+from ..servers import CLASSES, Server, save_pictures, until, violations
 
 pytest.importorskip("selenium")
 from selenium.common.exceptions import WebDriverException
@@ -168,32 +168,34 @@ def page(browser: Any, studio: Server, screenshots: Path, tmp_path: Path) -> Ite
     browser.get("about:blank")
 
 
-def test_somebody_teaches_corrects_labels_exports_and_finds_it_all_again(
-    page: Page, pictures: Pictures, tmp_path: Path
-) -> None:
+def an_empty_project_welcomes(page: Page) -> None:
     page.open()
     page.wait(lambda: page.one("#welcome").is_displayed())
     page.picture("empty")
 
-    # a folder of folders makes the classes
-    things = tmp_path / "things"
+
+def a_folder_of_folders_makes_the_classes(page: Page, folder: Path) -> None:
+    things = folder / "things"
     save_pictures(things, CLASSES[:2], 6)
     page.one("#folder").send_keys(str(things))
     page.wait(lambda: page.classes() == dict.fromkeys(sorted(CLASSES[:2]), 6))
 
-    # a class named by hand, its images dropped onto it
+
+def a_class_is_named_by_hand_and_images_are_dropped_onto_it(page: Page, pictures: Pictures) -> None:
     page.one("#new-name").send_keys(CLASSES[2], Keys.ENTER)
     page.wait(lambda: CLASSES[2] in page.classes())
     page.drop("#classes > li:nth-child(3)", pictures[CLASSES[2]][:6])
     page.learned(18)
     assert not page.one("#welcome").is_displayed()
 
-    # the test tray answers, and rightly
+
+def the_test_tray_answers_rightly(page: Page, pictures: Pictures) -> None:
     shown = [pictures[name][8] for name in CLASSES[:3]]
     page.give("test", shown)
     page.wait(lambda: sorted(page.answers()) == sorted(CLASSES[:3]))
 
-    # another class, later
+
+def another_class_comes_later(page: Page, pictures: Pictures) -> None:
     page.one("#new-name").send_keys(CLASSES[3], Keys.ENTER)
     page.wait(lambda: len(page.classes()) == 4)
     page.give("c4", pictures[CLASSES[3]][:6])
@@ -202,7 +204,8 @@ def test_somebody_teaches_corrects_labels_exports_and_finds_it_all_again(
     page.wait(lambda: page.answers()[:1] == [CLASSES[3]])
     page.wait(lambda: len(page.answers()) == 4)
 
-    # a wrong label is pointed out, and one click corrects it
+
+def a_wrong_label_is_pointed_out_and_one_click_corrects_it(page: Page, pictures: Pictures) -> None:
     page.drop("#classes > li:nth-child(1)", [pictures[CLASSES[2]][9]])
     page.learned(25)
     page.settle()
@@ -215,7 +218,8 @@ def test_somebody_teaches_corrects_labels_exports_and_finds_it_all_again(
     page.wait(lambda: not page.all("#suspects > li"))
     assert page.settle()["review"]["correct"] == 25
 
-    # proposals are taken by one key each
+
+def proposals_are_taken_by_one_key_each(page: Page, pictures: Pictures) -> None:
     page.tab("label")
     pool = [path for name in CLASSES for path in pictures[name][10:13]]
     random.Random(0).shuffle(pool)
@@ -233,11 +237,14 @@ def test_somebody_teaches_corrects_labels_exports_and_finds_it_all_again(
     assert next(entry["name"] for entry in state["classes"] if entry["id"] == place) == name
     page.learned(26)
 
+
+def the_map_shows_every_image(page: Page) -> None:
     page.tab("map")
     page.wait(lambda: len(page.all("#plane circle")) == 26 + 4 + 11)
     page.picture("map")
 
-    # exports arrive as files
+
+def exports_arrive_as_files(page: Page) -> None:
     page.click("[data-deploy]")
     page.wait(lambda: "cnaps predict" in page.one("#deploy-lines").text)
     page.picture("deploy")
@@ -245,7 +252,8 @@ def test_somebody_teaches_corrects_labels_exports_and_finds_it_all_again(
     page.wait(lambda: list(page.downloads.glob("*.task")))
     page.click("#deploy .close")
 
-    # killed without warning, everything is there again and the open page goes on by itself
+
+def killed_without_warning_everything_is_there_again(page: Page) -> None:
     before = page.settle()
     assert page.complaints() == []
     page.server.kill()
@@ -259,7 +267,8 @@ def test_somebody_teaches_corrects_labels_exports_and_finds_it_all_again(
     page.wait(lambda: sorted(page.answers()) == sorted(CLASSES))
     assert page.complaints(outage=True) == []
 
-    # in the dark, and on a narrow window without anything sticking out
+
+def nothing_sticks_out_in_the_dark_or_on_a_narrow_window(page: Page) -> None:
     page.dark()
     page.picture("dark")
     page.dark(False)
@@ -271,6 +280,22 @@ def test_somebody_teaches_corrects_labels_exports_and_finds_it_all_again(
     page.tab("teach")
     page.picture("narrow")
     assert page.complaints() == []
+
+
+def test_somebody_teaches_corrects_labels_exports_and_finds_it_all_again(
+    page: Page, pictures: Pictures, tmp_path: Path
+) -> None:
+    an_empty_project_welcomes(page)
+    a_folder_of_folders_makes_the_classes(page, tmp_path)
+    a_class_is_named_by_hand_and_images_are_dropped_onto_it(page, pictures)
+    the_test_tray_answers_rightly(page, pictures)
+    another_class_comes_later(page, pictures)
+    a_wrong_label_is_pointed_out_and_one_click_corrects_it(page, pictures)
+    proposals_are_taken_by_one_key_each(page, pictures)
+    the_map_shows_every_image(page)
+    exports_arrive_as_files(page)
+    killed_without_warning_everything_is_there_again(page)
+    nothing_sticks_out_in_the_dark_or_on_a_narrow_window(page)
 
 
 def test_a_point_of_the_map_is_moved_to_another_class_by_keyboard(page: Page, pictures: Pictures) -> None:
@@ -390,22 +415,6 @@ def test_everything_has_a_name_and_the_keyboard_reaches_it(page: Page, pictures:
     page.wait(lambda: list(page.classes().values()) == [0, 3])
     page.one("body").send_keys(Keys.CONTROL, "z")
     page.wait(lambda: list(page.classes().values()) == [1, 3])
-
-
-def violations(page: Any) -> list[str]:
-    """What axe-core has against the page as it is."""
-    import axe_core_python
-
-    source = (Path(axe_core_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
-    page.browser.execute_cdp_cmd("Runtime.evaluate", {"expression": source})
-    run = (
-        "axe.run(document, { resultTypes: ['violations'] }).then((found) => found.violations"
-        ".flatMap((v) => v.nodes.map((n) => `${v.id}: ${n.html.slice(0, 120)}`)).join('\\n'))"
-    )
-    answer = page.browser.execute_cdp_cmd(
-        "Runtime.evaluate", {"expression": run, "awaitPromise": True, "returnByValue": True}
-    )
-    return [line for line in answer["result"]["value"].splitlines() if line]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

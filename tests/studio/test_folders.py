@@ -54,6 +54,7 @@ def test_class_folders_become_a_project_elsewhere(photos: Path, tmp_path: Path) 
 
 def test_what_could_not_be_used_is_said_by_name(photos: Path, project: Project) -> None:
     text = import_folder(project, photos)
+    assert project.name == photos.name
     assert "3 images of 2 classes" in text
     assert "broken.jpg" in text
     assert project.undo()

@@ -36,7 +36,7 @@ def test_two_processes_train_the_same_model_as_one(
     settings["optimiser"]["epsilon"] = 1e-3
     config_file.write_text(json.dumps(settings))
     train(build(TrainConfig, settings), tmp_path / "one", device="cpu")
-    done = cnaps("train", config_file, "--run", tmp_path / "two", "--device", "cpu", "--processes", "2")
+    done = cnaps("train", config_file, "--out", tmp_path / "two", "--device", "cpu", "--processes", "2")
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "two" / "environment.json").read_text())["processes"] == 2
     one, two = (load_checkpoint(checkpoints(tmp_path / name)[-1]) for name in ("one", "two"))
@@ -57,7 +57,7 @@ def _initial(settings: dict[str, Any]) -> dict[str, torch.Tensor]:
 def test_a_mistake_in_one_of_two_processes_is_one_sentence(config_file: Path, cnaps: Callable[..., Any]) -> None:
     (config_file.parent / "used").mkdir()
     (config_file.parent / "used" / "config.json").write_text("{}")
-    done = cnaps("train", config_file, "--run", config_file.parent / "used", "--processes", "2")
+    done = cnaps("train", config_file, "--out", config_file.parent / "used", "--processes", "2")
     assert done.returncode == 2
     assert "already holds a run" in done.stderr
     assert "Traceback" not in done.stderr
@@ -69,7 +69,7 @@ def test_two_processes_stop_together_when_asked(
     settings["tasks"]["total"] = 4000
     config_file.write_text(json.dumps(settings))
     run = tmp_path / "run"
-    command = [sys.executable, program.__file__, "train", str(config_file), "--run", str(run), "--processes", "2"]
+    command = [sys.executable, program.__file__, "train", str(config_file), "--out", str(run), "--processes", "2"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         while process.poll() is None and not list(run.glob("checkpoints/step-*")):
             time.sleep(0.05)

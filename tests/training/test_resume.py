@@ -98,7 +98,7 @@ def test_a_signal_saves_and_leaves_and_resume_goes_on(
     config = tmp_path / "config.json"
     config.write_text(json.dumps(settings))
     run = tmp_path / "run"
-    command = [sys.executable, program.__file__, "train", str(config), "--run", str(run), "--device", "cpu"]
+    command = [sys.executable, program.__file__, "train", str(config), "--out", str(run), "--device", "cpu"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         metrics = run / "metrics.jsonl"
         while process.poll() is None and not (metrics.exists() and len(metrics.read_bytes()) > 600):

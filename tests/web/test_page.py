@@ -29,8 +29,7 @@ from cnaps.serving.decoding import Decoder
 from cnaps.studio.exporting import import_file
 from cnaps.studio.store import Project
 
-from ..servers import open_chromium
-from ..studio.test_browser import violations
+from ..servers import open_chromium, violations
 from ..studio.test_firefox import in_firefox
 from .conftest import CLASSES, ROOT, Page, look_at, serve
 

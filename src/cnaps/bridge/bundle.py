@@ -11,9 +11,11 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -25,7 +27,10 @@ from cnaps.nn.backbones.base import PackageWeights
 from cnaps.nn.encoders import SetEncoder, StageEncoder
 from cnaps.nn.film import fold
 from cnaps.nn.model import CNAPs
-from cnaps.runtime.bundle import BUNDLE, GRAPHS, INPUT, VERSION, graphs_digest
+from cnaps.runtime.bundle import BUNDLE, GRAPHS, INPUT, VERSION, Bundle, graphs_digest
+from cnaps.runtime.engine import OnnxEngine, Support
+
+_AGREEMENT = 3e-3  # of the largest feature: rounding is a hundredth of it
 
 
 def write_bundle(model: CNAPs, folder: str | os.PathLike[str]) -> None:
@@ -34,12 +39,30 @@ def write_bundle(model: CNAPs, folder: str | os.PathLike[str]) -> None:
         raise InputError("a model that normalises by batch statistics has no bundle: train it two-stage")
     folder = Path(folder)
     graphs = make_graphs(model)
+    about = describe(model)
+    _check_agreement(model, about, graphs)
     with atomic_folder(folder / GRAPHS, [f"{name}.onnx" for name in graphs]) as temporary:
         for name, data in graphs.items():
             (temporary / f"{name}.onnx").write_bytes(data)
-    about = describe(model)
     about["digest"] = graphs_digest(about, graphs)
     write_json(folder / BUNDLE, about)
+
+
+def _check_agreement(model: CNAPs, about: dict[str, Any], graphs: dict[str, bytes]) -> None:
+    """Refuse graphs that adapt otherwise than the model: torch's exporter knows most operations, and not all."""
+    state = {name: value.detach().cpu().numpy() for name, value in model.state_dict().items()}
+    light = OnnxEngine(Bundle(asdict(model.config), about, state, graphs))
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 3, model.image_size, model.image_size), np.uint8)
+    labels = np.array([0, 0, 1, 1])
+    found = light.adapt(Support(pixels, labels, 2)).features
+    adapted = model.adapt(model.preprocess(torch.from_numpy(pixels)), torch.from_numpy(labels))
+    wanted = adapted.context_features.cpu().numpy()
+    gap = float(np.abs(found - wanted).max() / max(float(np.abs(wanted).max()), 1e-6))
+    if not gap < _AGREEMENT:
+        raise InputError(
+            f"the graphs of this network do not compute what torch computes (features differ by {gap:.1%}), so it "
+            "has no bundle: use the model as it is, with torch installed"
+        )
 
 
 @contextmanager

@@ -118,7 +118,8 @@ def calibrate(
     Example: cnaps calibrate runs/phi/best results/valid
     """
     from cnaps.errors import DataError
-    from cnaps.nn.checkpoints import load_model, write_notes
+    from cnaps.nn.checkpoints import load_model
+    from cnaps.nn.saving import write_notes
     from cnaps.paper.experiments.scores import ScoreBook, fit_calibration
 
     book, own = ScoreBook(results), load_model(model)

@@ -80,9 +80,9 @@ def suggest(
         ]
         write_text(out, csv_text([["path", "score", "label", "probability"], *rows]))
     if sheet is not None:
-        from cnaps.data.contact_sheet import captioned_sheet
         from cnaps.images.decoding import write_png
         from cnaps.images.inputs import read_pixels
+        from cnaps.images.sheet import captioned_sheet
 
         captions = [
             f"{i}. uncertainty {each.score:.2f}\n{each.label} {each.probability:.0%}\n{Path(name).name}"

@@ -29,8 +29,8 @@ def import_weights(
     Example: cnaps import-weights film_ar.pt models/published
     """
     from cnaps.files import check_output
-    from cnaps.nn.checkpoints import FILES
     from cnaps.nn.reference import from_reference
+    from cnaps.nn.saving import FILES
 
     check_output(destination, inputs=[source], folder=FILES)
     model = from_reference(source)
@@ -59,7 +59,8 @@ def ship(
     Example: cnaps ship runs/phi/best models/phi
     """
     from cnaps.files import check_output
-    from cnaps.nn.checkpoints import FILES, load_model, save_model
+    from cnaps.nn.checkpoints import load_model
+    from cnaps.nn.saving import FILES, save_model
 
     check_output(destination, inputs=[source, *([average] if average else [])], folder=FILES)
     from cnaps.bridge.bundle import write_bundle

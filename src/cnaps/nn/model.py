@@ -7,13 +7,11 @@ that the head makes; z_G is `Adapted.task_embedding`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
-from cnaps.errors import InputError
 from cnaps.images.sizes import lora_share
 from cnaps.maths.arrays import members_of
 from cnaps.maths.statistics import ClassStatistics
@@ -21,47 +19,13 @@ from cnaps.nn.adaptation import FilmAdaptation
 from cnaps.nn.adapted import Adapted, AdaptedNetwork, default_chunk
 from cnaps.nn.backbones import Backbone, check_sites
 from cnaps.nn.checks import check_images, check_labels
+from cnaps.nn.config import ModelConfig
 from cnaps.nn.context import Context
 from cnaps.nn.encoders import SetEncoder
 from cnaps.nn.film import Film, SiteFilm, Unit, bind, fold, unite
 from cnaps.nn.heads import Head, create_head
 from cnaps.nn.lora import LoRA
 from cnaps.nn.task_model import AdaptOptions, Recipe, TaskModel, gradients, register_recipe
-
-ADAPTATIONS = ("none", "film", "film+ar")
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """Everything that decides the shape of a model; `preset` gives the two readings of the paper."""
-
-    backbone: str = "resnet18"
-    adaptation: str = "film+ar"  # none | film | film+ar
-    head: str = "linear"  # linear | mahalanobis | cosine | ridge
-    features: str = "last"  # last: the pooled last stage; all: the pooled outputs of all stages, side by side
-    bias_width: int | None = None  # hidden width of the linear head's bias network; None: that of the features
-    embedding_size: int = 64  # of z_G; 0: no set encoder
-    set_encoder_norm: str = "context"  # context: statistics of the context set; none
-    set_encoder_size: int | None = None  # shrink images to this size for the set encoder
-    generator_width: int | None = None  # None: as wide as the stage
-    lora_rank: int = 0  # of the LoRA terms of the 1x1 convolutions; 0: none, as in the paper
-    lora_large: float = 1.0  # the share of these terms at 224 pixels; all up to 128, in proportion between
-    spread: bool = False  # stage encoders also see the spread within and between classes
-    image_size: int | None = None  # None: what the backbone prefers
-    backbone_norm: str = "running"  # running | batch: what the backbone's batch norms use (batch: joint training)
-
-    @classmethod
-    def preset(cls, name: str) -> ModelConfig:
-        """`reference` (as the published weights have it) or `paper` (as its tables have it).
-
-        >>> ModelConfig.preset("reference").bias_width
-        1
-        """
-        if name == "reference":
-            return cls(bias_width=1)
-        if name == "paper":
-            return cls(backbone="resnet18-paper")
-        raise InputError(f"no preset named {name!r}; there are: reference, paper")
 
 
 class CNAPs(TaskModel):
@@ -79,7 +43,6 @@ class CNAPs(TaskModel):
 
     def __init__(self, config: ModelConfig | None = None, backbone: Backbone | None = None) -> None:
         config = config or ModelConfig()
-        _check_config(config)
         super().__init__(config, backbone)
         self.set_encoder: SetEncoder | None = None
         if config.embedding_size:
@@ -216,27 +179,6 @@ class CNAPs(TaskModel):
         if self.config.backbone_norm == "batch":
             return module
         return unite(module, units) if learn else fold(module, units, fuse=fuse)
-
-
-def _check_config(config: ModelConfig) -> None:
-    choices = {
-        "adaptation": ADAPTATIONS,
-        "features": ("last", "all"),
-        "set_encoder_norm": ("context", "none"),
-        "backbone_norm": ("running", "batch"),
-    }
-    for field, allowed in choices.items():
-        value = getattr(config, field)
-        if value not in allowed:
-            raise InputError(f"{field} cannot be {value!r}; there are: {', '.join(allowed)}")
-    if config.lora_rank < 0:
-        raise InputError(f"lora_rank cannot be {config.lora_rank}: it is 0 (no LoRA) or more")
-    if not 0 <= config.lora_large <= 2:
-        raise InputError(f"lora_large cannot be {config.lora_large}: it is a share of 0 to 2")
-    if config.set_encoder_size is not None and config.set_encoder_size < 32:
-        raise InputError(
-            f"set_encoder_size cannot be {config.set_encoder_size}: five poolings need 32 pixels or more"
-        )
 
 
 register_recipe(Recipe("cnaps", CNAPs))

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from cnaps.errors import InputError
 from cnaps.nn.backbones import Backbone, create_backbone
+from cnaps.nn.config import ModelConfig
+from cnaps.nn.saving import fingerprint, save_model
 
 if TYPE_CHECKING:
     from os import PathLike
-
-    from cnaps.nn.model import ModelConfig
 
 
 class Fitted(Protocol):
@@ -108,14 +108,10 @@ class TaskModel(nn.Module):
 
     def fingerprint(self) -> str:
         """A hash of the configuration and of every weight: two models with the same one answer alike."""
-        from cnaps.nn.checkpoints import fingerprint
-
         return fingerprint(self)
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the model to a folder (safetensors and a readable config); `cnaps.load_model` reads it."""
-        from cnaps.nn.checkpoints import save_model
-
         save_model(self, folder)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 _MATRIX = 12  # classes that fit a terminal; beyond it the commonest mistakes are listed instead
-_CELL = 14  # characters of a column at most
+_CELL, _LINE = 14, 80  # characters of a column at most; of all columns, where few classes leave room
 
 
 def wilson(correct: int, total: int, level: float = 0.95) -> tuple[float, float]:
@@ -87,7 +87,8 @@ class Accuracy:
             return [
                 f"{count:5,} x  {truth}  taken for  {answer}" for truth, answer, count in self.mistakes()[:_MATRIX]
             ]
-        widths = [max(min(len(name), _CELL), 3) for name in names]
+        widest = max(_CELL, _LINE // max(len(names), 1))
+        widths = [max(min(len(name), widest), 3) for name in names]
         corner = "true \\ answer"
         left = max(len(corner), max(map(len, names), default=0))
         heading = "".join(f"  {_short(name, width):>{width}}" for name, width in zip(names, widths, strict=True))

@@ -21,22 +21,24 @@ async function draw() {
   if (!about) return;
   text($("#where"), `Everything is in ${about.folder}, and nowhere else.`);
   sync($("#projects"), about.projects, ({ key }) => key, make, (card, project) => {
-    $("textarea", card).value = project.name;
+    $("textarea", card).value = card.dataset.name = project.name;
+    $(".pictures", card).setAttribute("aria-label", `Open ${project.name}`);
     text($(".about", card), project.error || `${plural(project.classes, "class", "classes")}, ${plural(project.images, "image")}`);
     sync($(".pictures", card), project.pictures, (id) => id, (id) => h("img", { src: `/shelf/pictures/${encodeURIComponent(project.key)}/${id}`, alt: "", loading: "lazy" }));
   });
 }
 
-function make({ key, name }) {
+function make({ key }) {
   const path = `/shelf/projects/${encodeURIComponent(key)}`;
   return h("li", { class: "card" },
-    h("button", { class: "pictures", type: "button", "aria-label": `Open ${name}`, onclick: () => open(`${path}/open`) }),
+    h("button", { class: "pictures", type: "button", onclick: () => open(`${path}/open`) }),
     h("textarea", { class: "quiet", rows: "1", "aria-label": "Name of the project", maxlength: "120", onchange: (event) => change("PATCH", path, { name: event.target.value }).then(draw) }),
     h("p", { class: "about fine" }),
     h("div", { class: "row" },
       h("button", { class: "primary", type: "button", onclick: () => open(`${path}/open`) }, "Open"),
       h("button", { class: "ghost", type: "button", onclick: () => change("POST", `${path}/duplicate`).then(draw) }, "Duplicate"),
-      h("button", { class: "ghost", type: "button", onclick: async () => {
+      h("button", { class: "ghost", type: "button", onclick: async (event) => {
+        const { name } = event.currentTarget.closest("li").dataset;
         const gone = await change("DELETE", path);
         if (gone) toast(`“${name}” is in the trash`, { action: "Undo", run: () => change("POST", "/shelf/restore", gone).then(draw) });
         draw();

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cnaps.errors import DataError, InputError
 from cnaps.images.finding import find_examples
-from cnaps.studio.description import FOLDERS, MAX_CLASSES, MAX_IMAGES, parse
+from cnaps.studio.description import FOLDERS, MAX_CLASSES, MAX_IMAGES, class_name, parse
 from cnaps.studio.store import Project, Upload, is_empty
 
 
@@ -42,6 +42,7 @@ def import_folder(project: Project, folder: Path) -> str:
             except OSError:
                 yield f"{label}/{path.name}", b""  # refused by name
 
+    project.name = class_name(folder.absolute().name)
     report = project.add(uploads(), FOLDERS)
     lines = [f"imported {len(report['added'])} images of {len(project.classes)} classes from {folder}"]
     lines += [f"not used: {entry['name']} ({entry['reason']})" for entry in report["refused"]]

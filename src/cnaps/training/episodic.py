@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from cnaps.data.collection import Collection, class_fingerprint
 from cnaps.episodes import Sampler, Task, TaskDescription, TaskLoader
 from cnaps.nn.adapted import Adapted
-from cnaps.nn.checkpoints import save_model
+from cnaps.nn.saving import save_model
 from cnaps.training.augment import augment_task
 from cnaps.training.config import TrainConfig, check
 from cnaps.training.distillation import Teacher

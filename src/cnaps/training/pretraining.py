@@ -18,6 +18,7 @@ from cnaps.data.collection import Collection
 from cnaps.data.wordnet import is_wordnet_id
 from cnaps.files import atomic_folder, write_json
 from cnaps.nn.backbones import create_backbone
+from cnaps.nn.checkpoints import load_backbone
 from cnaps.parallel import read_ahead
 from cnaps.training.augment import augment_images
 from cnaps.training.config import Augmentation, PretrainConfig, check
@@ -39,8 +40,6 @@ class PretrainingJob(Job):
         torch.manual_seed(config.seed)
         self.backbone = create_backbone(config.backbone)
         if config.init:
-            from cnaps.training.start import load_backbone
-
             load_backbone(self.backbone, config.init)
         self.size = config.image_size or self.backbone.image_size
         head = nn.Linear(self.backbone.feature_size, self._images.classes)

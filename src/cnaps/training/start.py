@@ -6,21 +6,21 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 from cnaps.errors import InputError
+from cnaps.nn.checkpoints import load_backbone, load_task_model
+from cnaps.nn.config import ModelConfig
+from cnaps.nn.task_model import TaskModel, find_recipe
 from cnaps.training.config import PretrainConfig, TrainConfig
 from cnaps.training.distributed import World
 from cnaps.training.engine import Job, NonFiniteError, State, fit
 from cnaps.training.episodic import EpisodicJob
+from cnaps.training.pretraining import PretrainingJob
 from cnaps.training.run import RunFolder, check_environment, environment, latest_checkpoint
 from cnaps.training.settings import build
 from cnaps.weights import current_settings
-
-if TYPE_CHECKING:
-    from cnaps.nn.task_model import TaskModel
 
 Outcome = tuple[State, int | None]  # where a run stands, and the signal that ended it early, if one did
 
@@ -33,16 +33,12 @@ def train(config: TrainConfig, folder: str | Path, *, resume: bool = False, devi
 
 def pretrain(config: PretrainConfig, folder: str | Path, *, resume: bool = False, device: str = "auto") -> Outcome:
     """Train theta by full-way classification in a run folder; what ``cnaps pretrain`` calls."""
-    from cnaps.training.pretraining import PretrainingJob
-
     world = World(device=device)
     return _run(config, Path(folder), world, lambda: PretrainingJob(config, world), resume)
 
 
 def build_model(config: TrainConfig) -> TaskModel:
     """The model a run starts from: a saved one, or a new phi around given or bundled backbone weights."""
-    from cnaps.nn.checkpoints import load_task_model
-
     torch.manual_seed(config.seed)
     model = load_task_model(config.init.model) if config.init.model else _new_model(config)
     adaptation = getattr(model, "adaptation", None)
@@ -53,9 +49,6 @@ def build_model(config: TrainConfig) -> TaskModel:
 
 
 def _new_model(config: TrainConfig) -> TaskModel:
-    from cnaps.nn.model import ModelConfig
-    from cnaps.nn.task_model import find_recipe
-
     table = current_settings(config.model)
     if "preset" in table:
         table = asdict(ModelConfig.preset(str(table.pop("preset")))) | table
@@ -75,16 +68,6 @@ def _new_model(config: TrainConfig) -> TaskModel:
     elif source != "random":
         load_backbone(model.backbone, source)
     return model
-
-
-def load_backbone(backbone: torch.nn.Module, source: str) -> None:
-    """Load theta from a safetensors file or from the folder of a ``cnaps pretrain`` run."""
-    from cnaps.nn.checkpoints import load_weights, read_safetensors
-
-    path = Path(source)
-    if path.is_dir():
-        path = next(iter([*path.glob("best/backbone.safetensors"), path / "backbone.safetensors"]))
-    load_weights(backbone, read_safetensors(path), str(path))
 
 
 def _run(

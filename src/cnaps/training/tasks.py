@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from cnaps.data.collection import Collection
 from cnaps.episodes import Limits, Sampler, TaskDescription
 from cnaps.errors import InputError
-from cnaps.training.config import Tasks, TrainConfig
+from cnaps.training.config import Tasks, TrainConfig, Validation
 
 SPLITS = ("train", "valid", "test", "all")
 
@@ -34,13 +35,7 @@ class TaskStream(Sequence[TaskDescription]):
     """Training tasks 0, 1, 2, ...: first a collection at random, then a task of its split."""
 
     def __init__(self, sets: Sequence[tuple[Collection, str | None]], tasks: Tasks, seed: int) -> None:
-        limits = Limits(
-            min_ways=tasks.min_ways,
-            max_ways=tasks.max_ways,
-            max_context=tasks.max_context,
-            max_targets_per_class=tasks.max_targets_per_class,
-            max_context_per_class=tasks.max_context_per_class,
-        )
+        limits = _limits(tasks)
         self._seed, self._total = seed, tasks.total
         self._samplers = [_sampler(collection, split, tasks, limits, seed) for collection, split in sets]
         counts = [len(c.classes if split is None else c.splits[split]) for c, split in sets]
@@ -69,13 +64,14 @@ def task_size(sizes: Mapping[str, Sequence[int]], default: int, seed: int, descr
 def validation_sampler(collection: Collection, split: str | None, config: TrainConfig) -> Sampler:
     """The tasks of a validation set: larger than those of training, and always the same ones."""
     options = config.validation
-    limits = Limits(
-        min_ways=min(config.tasks.min_ways, options.max_ways),
-        max_ways=options.max_ways,
-        max_context=options.max_context,
-        max_targets_per_class=options.max_targets_per_class,
-    )
+    limits = _limits(options, min_ways=min(config.tasks.min_ways, options.max_ways))
     return _sampler(collection, split, config.tasks, limits, options.seed)
+
+
+def _limits(options: Tasks | Validation, **more: int) -> Limits:
+    """Those that the settings name; of the others, the protocol's."""
+    named = [each.name for each in fields(Limits) if hasattr(options, each.name)]
+    return Limits(**{name: getattr(options, name) for name in named} | more)
 
 
 def _sampler(collection: Collection, split: str | None, tasks: Tasks, limits: Limits, seed: int) -> Sampler:

@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.frozen import CHUNK, FrozenFeatures
 
 
@@ -83,6 +84,4 @@ def class_means(features: Tensor, labels: Tensor) -> Tensor:
     >>> class_means(torch.tensor([[1.0], [3.0], [5.0]]), torch.tensor([0, 0, 1])).tolist()
     [[2.0], [5.0]]
     """
-    ways = int(labels.max()) + 1
-    sums = features.new_zeros(ways, features.shape[1]).index_add(0, labels, features)
-    return sums / torch.bincount(labels, minlength=ways)[:, None]
+    return ClassStatistics.of(features, labels, int(labels.max()) + 1, scatter=False).means

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,6 @@ from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.backbones import Backbone
 from cnaps.nn.heads import LinearHead
 from cnaps.nn.model import ModelConfig
-from cnaps.paper.learners.base import class_means
 from cnaps.paper.learners.embedding import EmbeddingModel
 
 
@@ -73,7 +73,6 @@ class Versa(EmbeddingModel):
         self.head = VersaHead(sum(self.groups), self.config.bias_width)
         self.train(False)
 
-    def classifier(self, features: Tensor, labels: Tensor) -> Classifier:
+    def classifier(self, features: Tensor, labels: Tensor) -> Callable[[Tensor], Tensor]:
         """Drawn weights and biases from class means."""
-        counts = torch.bincount(labels).to(features.dtype)
-        return self.head.classifier(ClassStatistics(counts, class_means(self.head.embed(features), labels)))
+        return super().classifier(self.head.embed(features), labels)
