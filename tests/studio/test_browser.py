@@ -193,6 +193,10 @@ def the_test_tray_answers_rightly(page: Page, pictures: Pictures) -> None:
     shown = [pictures[name][8] for name in CLASSES[:3]]
     page.give("test", shown)
     page.wait(lambda: sorted(page.answers()) == sorted(CLASSES[:3]))
+    page.click("#tray-table")
+    page.wait(lambda: list(page.downloads.glob("*.csv")))
+    table = next(page.downloads.glob("*.csv")).read_text(encoding="utf-8-sig").splitlines()
+    assert len(table) == 4 and all(any(path.name in line for line in table) for path in shown)
 
 
 def another_class_comes_later(page: Page, pictures: Pictures) -> None:
@@ -446,7 +450,12 @@ def test_axe_finds_nothing_against_any_view(page: Page, pictures: Pictures, them
         page.click(closer)
 
 
-def test_axe_finds_nothing_against_the_start_page(browser: Any, screenshots: Path, tmp_path: Path) -> None:
+def projects(server: Server) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = server.client.get("/shelf/projects").json()["projects"]
+    return found
+
+
+def test_axe_finds_nothing_against_the_start_page_where_projects_are_renamed(browser: Any, screenshots: Path, tmp_path: Path) -> None:
     server = Server("studio", "--no-browser", environment={"HOME": str(tmp_path)})
     try:
         for name in ("birds at the feeder", "parts"):
@@ -459,6 +468,9 @@ def test_axe_finds_nothing_against_the_start_page(browser: Any, screenshots: Pat
             page.wait(lambda: len(page.all("#projects > li")) == 2)
             assert violations(page) == []
         page.picture("start")
+        name = next(each for each in page.all("#projects textarea") if each.get_attribute("value") == "parts")
+        name.send_keys(" on the bench", Keys.ENTER)  # the Enter that ends it is no part of the name
+        page.wait(lambda: "parts on the bench" in {each["name"] for each in projects(server)})
     finally:
         page.dark(False)
         server.kill()

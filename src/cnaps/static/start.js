@@ -32,7 +32,7 @@ function make({ key }) {
   const path = `/shelf/projects/${encodeURIComponent(key)}`;
   return h("li", { class: "card" },
     h("button", { class: "pictures", type: "button", onclick: () => open(`${path}/open`) }),
-    h("textarea", { class: "quiet", rows: "1", "aria-label": "Name of the project", maxlength: "120", onchange: (event) => change("PATCH", path, { name: event.target.value }).then(draw) }),
+    h("textarea", { class: "quiet", rows: "1", "aria-label": "Name of the project", maxlength: "120", onkeydown: (event) => { if (event.key === "Enter") { event.preventDefault(); event.target.blur(); } }, onchange: (event) => change("PATCH", path, { name: event.target.value }).then(draw) }),
     h("p", { class: "about fine" }),
     h("div", { class: "row" },
       h("button", { class: "primary", type: "button", onclick: () => open(`${path}/open`) }, "Open"),
