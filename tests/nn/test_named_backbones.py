@@ -416,7 +416,7 @@ def test_a_network_that_cannot_be_cut_is_refused_with_the_way_out():
 def test_without_transformers_or_timm_the_packages_are_named(monkeypatch, folder):
     name = f"transformers:{folder('vit')}"
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(CnapsError, match=r"pip install 'cnaps\[transformers\]'"):
+    with pytest.raises(CnapsError, match=r"needs packages that are not installed.* transformers$"):
         create_backbone(name)
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(CnapsError, match="needs timm and a torchvision that fits your torch: pip install"):

@@ -41,7 +41,7 @@ def test_the_wheel_holds_the_package_its_model_and_its_page_and_nothing_else(bui
     package = built[2]
     sources = {f"cnaps/{path.relative_to(package)}" for path in package.rglob("*.py")}
     data = {f"cnaps/{p.relative_to(package)}" for d in DATA for p in (package / d).rglob("*") if p.is_file()}
-    assert names == sources | data | {"cnaps/py.typed"}
+    assert names == sources | data | {"cnaps/py.typed", "cnaps/paper/experiments/report.html"}
     assert {"cnaps/models/cnaps-lite0/model.safetensors", "cnaps/static/index.html"} <= names
     assert built[0].stat().st_size < 30_000_000
     assert "License-Expression: MIT" in metadata

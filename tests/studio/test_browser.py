@@ -196,7 +196,8 @@ def the_test_tray_answers_rightly(page: Page, pictures: Pictures) -> None:
     page.click("#tray-table")
     page.wait(lambda: list(page.downloads.glob("*.csv")))
     table = next(page.downloads.glob("*.csv")).read_text(encoding="utf-8-sig").splitlines()
-    assert len(table) == 4 and all(any(path.name in line for line in table) for path in shown)
+    assert len(table) == 4
+    assert all(any(path.name in line for line in table) for path in shown)
 
 
 def another_class_comes_later(page: Page, pictures: Pictures) -> None:
@@ -455,7 +456,9 @@ def projects(server: Server) -> list[dict[str, Any]]:
     return found
 
 
-def test_axe_finds_nothing_against_the_start_page_where_projects_are_renamed(browser: Any, screenshots: Path, tmp_path: Path) -> None:
+def test_axe_finds_nothing_against_the_start_page_where_projects_are_renamed(
+    browser: Any, screenshots: Path, tmp_path: Path
+) -> None:
     server = Server("studio", "--no-browser", environment={"HOME": str(tmp_path)})
     try:
         for name in ("birds at the feeder", "parts"):
