@@ -471,8 +471,8 @@ def test_axe_finds_nothing_against_the_start_page_where_projects_are_renamed(
             page.wait(lambda: len(page.all("#projects > li")) == 2)
             assert violations(page) == []
         page.picture("start")
-        name = next(each for each in page.all("#projects textarea") if each.get_attribute("value") == "parts")
-        name.send_keys(" on the bench", Keys.ENTER)  # the Enter that ends it is no part of the name
+        entry = next(each for each in page.all("#projects textarea") if each.get_attribute("value") == "parts")
+        entry.send_keys(" on the bench", Keys.ENTER)  # the Enter that ends it is no part of the name
         page.wait(lambda: "parts on the bench" in {each["name"] for each in projects(server)})
     finally:
         page.dark(False)
