@@ -27,12 +27,12 @@ from cnaps.bridge.engine import TorchEngine
 from cnaps.data.collection import Collection
 from cnaps.episodes import Limits, Sampler, TaskDescription
 from cnaps.episodes.task import flat_rows
-from cnaps.files import write_json
+from cnaps.files import write_text
 from cnaps.images.sizes import auto_size
 from cnaps.nn.checkpoints import load_model
 from cnaps.nn.film import fold
 from cnaps.nn.model import CNAPs
-from cnaps.paper.experiments.comparison import comparison_report, table_rows
+from cnaps.paper.experiments.comparison import comparison_report
 from cnaps.paper.experiments.reporting import provenance
 from cnaps.paper.experiments.scores import Score, Scores, measure
 from cnaps.runtime.task import Examples, FittedTask
@@ -170,39 +170,10 @@ def report(o: argparse.Namespace) -> None:
         "against": BEST if probes else order[0],
     }
     made = comparison_report(data)
-    write_json(o.result.with_suffix(".json"), data)  # words beside it stay as they are
+    text = json.dumps(data, separators=(",", ":")) + "\n"  # words beside it stay as they are
+    write_text(o.result.with_suffix(".json"), text)
     for table in made.tables.values():
         print(table.markdown())
-    if probes:
-        print("\n".join(card(scores, probes, data["unseen"])))
-
-
-def card(scores: Scores, probes: list[str], unseen: list[str]) -> list[str]:
-    """The table of the model card."""
-    titles = (
-        "cnaps-lite0",
-        "best probe",
-        "difference",
-        "which probe",
-        "tasks",
-        "calibration error",
-        "of the probe",
-    )
-    lines = [f"| data set | {' | '.join(titles)} |", "| --- | ---: | ---: | ---: | --- | ---: | ---: | ---: |"]
-    for row, some in table_rows(scores.collections, unseen):
-        if row == "average":
-            continue
-        who = max(probes, key=partial(accuracy, scores, some[0]))
-        difference = scores.difference("cnaps", BEST, some)
-        cells = [
-            *[str(scores.accuracy(each, some)) for each in ("cnaps", BEST)],
-            difference.signed if difference else "",
-            who.removeprefix("probe-").replace("-", ", ") if len(some) == 1 else "",
-            str(sum(len(scores.tasks("cnaps", name)) for name in some)),
-            *[f"{scores.calibration_error(each, some):.3f}" for each in ("cnaps", BEST)],
-        ]
-        lines.append(f"| {row} | {' | '.join(cells)} |")
-    return lines
 
 
 def main() -> None:

@@ -305,21 +305,36 @@ def render(*, pictures: bool = False) -> dict[Path, str]:
         HEAD, main_table.markdown(), "## Questions, a page each\n", *answers, "", outlook
     ])  # fmt: skip
     for repeating in (ROOT / "README.md", ROOT / "docs" / "default-model.md"):
-        pages[repeating] = repeated(repeating.read_text(encoding="utf-8"), main_table)
+        pages[repeating] = repeated(repeating.read_text(encoding="utf-8"), model_card(found["evaluation"]))
     return pages
 
 
 def repeated(text: str, table: Table) -> str:
-    """A page that repeats the rows of a table, perhaps in bold and with further columns, with its numbers."""
+    """A page that repeats the rows and the first columns of a table, perhaps in bold, with its numbers."""
     numbers = {str(row[0]): [str(cell) for cell in row[1:]] for row in table.rows}
     lines = text.splitlines(keepends=True)
     for at, line in enumerate(lines):
         cells = line.split("|")
         name = cells[1].strip(" *") if line.startswith("|") and len(cells) > 5 else ""
-        for k, number in enumerate(numbers.get(name, []), 2):
+        for k, number in zip(range(2, len(cells) - 1), numbers.get(name, []), strict=False):
             cells[k] = f" **{number}** " if "**" in cells[k] else f" {number} "
         lines[at] = "|".join(cells)
     return "".join(lines)
+
+
+def model_card(result: Result) -> Table:
+    """The main table, and which probe was the best, tasks and calibration errors."""
+    scores, table = Scores.from_json(result.data["scores"]), main_result(result)
+    probes = [who for who in scores.columns if who.startswith("probe-")]
+    table.columns += ["which probe", "tasks", "calibration error", "of the probe"]
+    for row, (_, sets) in zip(table.rows, table_rows(scores.collections, result.data["unseen"]), strict=True):
+        best = max(probes, key=lambda who, sets=sets: scores.accuracy(who, sets).mean)  # type: ignore[misc]
+        row += [
+            best.removeprefix("probe-").replace("-", ", ") if len(sets) == 1 else "",
+            sum(len(scores.tasks("cnaps", name)) for name in sets),
+            *[f"{scores.calibration_error(who, sets):.3f}" for who in ("cnaps", result.data["against"])],
+        ]
+    return table
 
 
 def main_result(result: Result) -> Table:
