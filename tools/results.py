@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from cnaps.files import write_text
 from cnaps.paper.experiments.active import active_report
 from cnaps.paper.experiments.comparison import comparison_report, table_rows
@@ -325,16 +327,16 @@ def repeated(text: str, table: Table) -> str:
 def model_card(result: Result) -> Table:
     """The main table, and which probe was the best, tasks and calibration errors."""
     scores, table = Scores.from_json(result.data["scores"]), main_result(result)
-    probes = [who for who in scores.columns if who.startswith("probe-")]
-    table.columns += ["which probe", "tasks", "calibration error", "of the probe"]
+    probes, other = [who for who in scores.columns if who.startswith("probe-")], result.data["against"]
+    titles = [*table.columns, "which probe", "tasks", "calibration error", "of the probe"]
+    card = Table(table.caption, titles)
     for row, (_, sets) in zip(table.rows, table_rows(scores.collections, result.data["unseen"]), strict=True):
-        best = max(probes, key=lambda who, sets=sets: scores.accuracy(who, sets).mean)  # type: ignore[misc]
-        row += [
-            best.removeprefix("probe-").replace("-", ", ") if len(sets) == 1 else "",
-            sum(len(scores.tasks("cnaps", name)) for name in sets),
-            *[f"{scores.calibration_error(who, sets):.3f}" for who in ("cnaps", result.data["against"])],
-        ]
-    return table
+        means = {who: np.mean([scores.column(who, name).accuracy for name in sets]) for who in probes}
+        which = max(probes, key=means.__getitem__).removeprefix("probe-").replace("-", ", ")
+        tasks = sum(len(scores.tasks("cnaps", name)) for name in sets)
+        errors = [f"{scores.calibration_error(who, sets):.3f}" for who in ("cnaps", other)]
+        card.rows.append([*row, which if len(sets) == 1 else "", tasks, *errors])
+    return card
 
 
 def main_result(result: Result) -> Table:
