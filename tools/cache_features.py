@@ -13,6 +13,7 @@ import argparse
 import io
 import time
 import tomllib
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -66,14 +67,45 @@ def read(collection: Collection, rows: list[int], size: int, aspect: str) -> Ten
     return torch.from_numpy(out).permute(0, 3, 1, 2)
 
 
+class Known:
+    """FiLM of training tasks: that of other tasks is kept `within` so far of the nearest training set's mean.
+
+    Distances of a stage are in parts of the root mean square distance of sets' means from the mean of all.
+    """
+
+    def __init__(self, train: str, within: float) -> None:
+        by_set: dict[str, list[list[Tensor]]] = defaultdict(list)
+        for t in torch.load(train, weights_only=False):
+            by_set[t["set"]].append([flat(stage) for stage in t["film"]])
+        sets = [[torch.stack(stage).mean(0) for stage in zip(*tasks, strict=True)] for tasks in by_set.values()]
+        self.means = [torch.stack(stage) for stage in zip(*sets, strict=True)]  # of each stage (sets, numbers)
+        self.spread = [(m - m.mean(0)).square().sum(1).mean().sqrt() for m in self.means]
+        self.within = within
+
+    def nearby(self, stage: int, own: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+        """FiLM of a stage on the line to the nearest mean, where it is further away."""
+        film = flat(own)
+        far = (self.means[stage] - film).square().sum(1).sqrt() / self.spread[stage]
+        nearest = int(far.argmin())
+        film = torch.lerp(self.means[stage][nearest], film, min(1.0, self.within / float(far[nearest])))
+        sites = film.split([2 * len(gamma) for gamma, _ in own])
+        return [(gamma, beta) for gamma, beta in (site.chunk(2) for site in sites)]
+
+
+def flat(stage: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """Gamma and beta, site by site, in one row."""
+    return torch.cat([torch.cat(site).float() for site in stage])
+
+
 class Network:
     """A model's network, stage by stage, with pooled outputs; FiLM may be other than the task's own."""
 
     def __init__(
-        self, name: str, *, lora: float | None = None, around: list | None = None, distance: float = 1.0
+        self, name: str, *, lora: float | None = None, distance: float = 1.0, known: Known | None = None
     ) -> None:
         self.model = load_model(name)
-        self.around, self.distance, self.lora = around, distance, lora
+        self.around: list | None = None
+        self.distance, self.lora, self.known = distance, lora, known
 
     @torch.no_grad()
     def run(self, images: Tensor, labels: Tensor, context: int, film: str | list) -> tuple[Tensor, list, Tensor]:
@@ -96,6 +128,8 @@ class Network:
                 own = film[i] if isinstance(film, list) else model.adaptation.stage_film(i, z, before, members)
                 if self.distance != 1:
                     own = self._further(i, own)
+                if self.known is not None:
+                    own = self.known.nearby(i, own)
                 films.append([(g.half(), b.half()) for g, b in own])
                 module = model._stage(i, tuple(own), share)
             parts = [module(p) for p in parts]
@@ -131,6 +165,8 @@ def main() -> None:
     parser.add_argument("--lora", type=float, help="the share of LoRA terms, if not by size")
     parser.add_argument("--distance", type=float, default=1.0, help="FiLM's distance from --around times this")
     parser.add_argument("--around", help="a file of tools/mean_film.py; identity unless given")
+    parser.add_argument("--near", help="a file of training tasks: FiLM is kept near theirs")
+    parser.add_argument("--within", type=float, default=0.3, help="how near, in parts of the spread between sets")
     parser.add_argument("--aspect", default="squeeze")
     parser.add_argument("--max-context", type=int, default=120)
     parser.add_argument("--max-ways", type=int, default=20)
@@ -144,7 +180,8 @@ def main() -> None:
     if o.augment:
         table = Augmentation(**tomllib.loads(Path(o.augment).read_text())["augmentation"])
     around = torch.load(o.around, weights_only=False) if o.around else None
-    network = Network(o.model, lora=o.lora, distance=o.distance)
+    known = Known(o.near, o.within) if o.near else None
+    network = Network(o.model, lora=o.lora, distance=o.distance, known=known)
     films = torch.load(o.film, weights_only=False) if o.film not in ("own", "identity", "frozen") else None
     limits = Limits(max_ways=o.max_ways, max_context=o.max_context, max_targets_per_class=max(o.targets, 1))
     found, started = [], time.time()
@@ -169,7 +206,7 @@ def main() -> None:
                 changed = augment_task(images[:n], images[n:], table, task_generator(o.seed, index))
                 images = torch.cat([changed.context, changed.targets])
             mean, film, z = network.run(images, labels, n, o.film if films is None else films[collection.name])
-            known = len(labels)
+            shown = len(labels)
             found.append(
                 {
                     "set": collection.name + (f"@{o.coarse}" if o.coarse else ""),
@@ -177,8 +214,8 @@ def main() -> None:
                     "size": size,
                     "context": n,
                     "labels": labels,
-                    "mean": mean[:known].half(),
-                    "outside": mean[known:].half(),
+                    "mean": mean[:shown].half(),
+                    "outside": mean[shown:].half(),
                     "film": film,
                     "z": z,
                 }
