@@ -5,20 +5,25 @@
     python tools/comparison.py train ROW         the folder of a model with the first seed, for other experiments
     python tools/comparison.py status            what is kept, and what is left
 
-A row is trained with each of SEEDS for each block of features (all stages, the last one). results/comparison.json
-holds an accuracy a row, block, seed, data set and task, and results/grid.json the rates: what is there is not done
-again, on whichever machine it was done, so a later session adds seeds, rows or tasks. All of them must be of the
-same training budget, data and tasks; others are refused. Models lie in runs/comparison, and may be removed.
+A row is trained with each of SEEDS for each block of features (all stages, the last one). The first seed is tested
+on TASKS of each data set, further ones on SPREAD_TASKS: those tell how far trainings lie apart.
+results/comparison.json holds an accuracy a row, block, seed, data set and task, and results/grid.json the rates:
+what is there is not done again, on whichever machine it was done, so a later session adds seeds, rows or tasks.
+All of them must be of the same training budget, data and tasks; others are refused. Models lie in runs/comparison
+and may be removed.
 
-Everything runs in one process, on one core: images are decoded once, and frozen features computed once.
+A process takes one core; several may work on different rows at once. Images are decoded once, and features that no
+task changes are computed once.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -35,6 +40,7 @@ from cnaps.paper.experiments.evaluation import Evaluation, TaskSet
 from cnaps.paper.experiments.reporting import provenance
 from cnaps.paper.experiments.scores import Column, ScoreBook, Scores
 from cnaps.paper.learners import FrozenFeatures, Learner, create_learner, find_learner
+from cnaps.paper.learners.fixed import FixedLearner, fixed
 from cnaps.training.config import TrainConfig
 from cnaps.training.distributed import World
 from cnaps.training.engine import fit
@@ -47,10 +53,12 @@ CONFIG = Path("configs/comparison.toml")
 SEEN = ["ilsvrc_2012", "tiny_imagenet", "omniglot", "cu_birds", "vgg_flower", "quickdraw"]  # but not these classes
 UNSEEN = ["mnist", "cifar10", "traffic_sign", "dtd"]
 TESTED = [*SEEN, *UNSEEN]
-LIMITS = Limits(min_ways=5, max_ways=10, max_context=50)
+PUBLISHED = ("ilsvrc_2012", "tiny_imagenet")  # with ImageNet's published split, the first with its hierarchy
+LIMITS = Limits(min_ways=5, max_ways=10, max_context=50, max_targets_per_class=5)
 RATES = ("3e-4", "1e-3", "3e-3")
 VALID = ("aerial-scenes", "leaves", "plate-characters", "sports")
 VALID_TASKS = 5
+GRID_SEEDS = (0, 1)  # trainings of each rate: with one, a rate that now and then diverges looks good by luck
 
 
 @dataclass(frozen=True)
@@ -93,7 +101,7 @@ ROWS = {
     # theta trained too; the second with batch statistics for the first half of its tasks only
     "cnaps-joint": Row("cnaps", ("theta.mode=joint", *JOINT), ("all",), "cnaps"),
     "cnaps-warm-start": Row(
-        "cnaps", ("theta.mode=warm-start", "theta.warm_start_tasks=40", *JOINT), ("all",), "cnaps"
+        "cnaps", ("theta.mode=warm-start", "theta.warm_start_tasks=60", *JOINT), ("all",), "cnaps"
     ),
     "residual-adapters-trained": Row("residual-adapters-trained", blocks=("all",), rate="cnaps"),
     "fomaml": Row("fomaml"),
@@ -154,35 +162,54 @@ def trained(
     return folder, state.best
 
 
+@contextmanager
+def alone() -> Iterator[None]:
+    """While one process changes what is kept, no other does."""
+    path = ROOT / "runs" / "comparison" / "lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def grid(names: Iterable[str], clock: Clock) -> None:
-    """Try each rate for each row, with the first seed; what was tried before is kept."""
-    for name in names:
+    """Try each rate for each row, with each of GRID_SEEDS; what was tried before is kept."""
+    for name, rate in product(names, RATES):
         row = ROWS[name]
-        if not row.trained or row.rate:
+        tried = rates().get(name, {"rates": {}})["rates"]
+        if not row.trained or row.rate or rate in tried or clock.over():
             continue
-        for rate in RATES:
+        began = time.process_time()
+        seeds = [trained(name, row.blocks[0], seed, rate, VALID)[1] for seed in GRID_SEEDS]
+        each = [round(sum(sets.values()) / len(sets), 4) for sets in seeds]
+        sets = {key: round(sum(one[key] for one in seeds) / len(seeds), 4) for key in seeds[0]}
+        with alone():
             found = rates()
             tried = found.setdefault(name, {"rates": {}})["rates"]
-            if rate in tried or clock.over():
-                continue
-            began = time.process_time()
-            sets = trained(name, row.blocks[0], 0, rate, VALID)[1]
-            tried[rate] = {
-                "accuracy": round(sum(sets.values()) / len(sets), 4),
-                "sets": {key: round(value, 4) for key, value in sets.items()},
-            }
+            tried[rate] = {"accuracy": round(sum(each) / len(each), 4), "seeds": each, "sets": sets}
             found[name]["best"] = max(tried, key=lambda each: tried[each]["accuracy"])
-            setup = {"training": read_settings(CONFIG), "domains": VALID, "tasks of each": VALID_TASKS, "seed": 0}
+            setup = {"training": read_settings(CONFIG), "domains": VALID, "tasks of each": VALID_TASKS}
             made = provenance() | {"command": "make grid"}
-            data = {"methods": found, "setup": setup, "made": made}
+            data = {"methods": found, "setup": setup | {"seeds": GRID_SEEDS}, "made": made}
             write_json(ROOT / "results" / "grid.json", data)
-            print(f"{name} {rate}: {tried[rate]['accuracy']:.3f}, {time.process_time() - began:.0f} s", flush=True)
+        print(f"{name} {rate}: {each}, {time.process_time() - began:.0f} s", flush=True)
 
 
-def run(names: Sequence[str], blocks: Sequence[str], seeds: Sequence[int], tasks: int, clock: Clock) -> None:
+@dataclass(frozen=True)
+class Amount:
+    """Of what there is to do, how much."""
+
+    blocks: Sequence[str]
+    seeds: Sequence[int]
+    tasks: int  # of each data set, for the first seed
+    spread_tasks: int  # for further ones
+
+
+def run(names: Sequence[str], amount: Amount, clock: Clock) -> None:
     """Train and test what is not kept yet, seed by seed so that there is a whole table early."""
-    collections = [Collection.open(f"collections/{each}") for each in TESTED]
-    task_set = TaskSet.draw(collections, "test", tasks, limits=LIMITS, seed=0)
+    folders = [f"published/{each}" if each in PUBLISHED else each for each in TESTED]
+    collections = [Collection.open(f"collections/{each}") for each in folders]
+    task_set = TaskSet.draw(collections, "test", amount.tasks, limits=LIMITS, seed=0)
     base = build_model(settings("cnaps", "all", 0, RATES[0]))
     sets = open_collections(read_settings(CONFIG)["data"]["train"], "train")
     common = {
@@ -192,22 +219,24 @@ def run(names: Sequence[str], blocks: Sequence[str], seeds: Sequence[int], tasks
         "training": read_settings(CONFIG),
     }
     frozen = FrozenFeatures(base.backbone, every_stage=True)
-    for seed, name, block in product(seeds, names, blocks):
+    for seed, name, block in product(amount.seeds, names, amount.blocks):
         row = ROWS[name]
         label = f"{name}@{block}" + (f"#{seed}" if row.trained else "")
-        left = without(task_set, kept().columns.get(label, {}))
+        wanted = task_set if seed == amount.seeds[0] else first(task_set, amount.spread_tasks)
+        left = without(wanted, kept().columns.get(label, {}))
         if block not in row.blocks or not any(left.tasks.values()) or clock.over():
             continue
         began = time.process_time()
         learner, own = made(name, block, seed, base)
         if forget(label, own["learner"]):
             print(f"{label}: the same training gives other weights here; its earlier scores are replaced")
-            left = task_set
+            left = wanted
         between = time.process_time()
         setup = common | {part: {label: value} for part, value in own.items()}
         book = ScoreBook(Path("out/comparison", label, own["learner"].replace(" ", "-")))
         book.agree(setup, write=True)
-        scores = Evaluation({label: learner}, frozen, book, base.image_size).run(left)
+        features = learner.frozen if isinstance(learner, FixedLearner) else frozen
+        scores = Evaluation({label: learner}, features, book, base.image_size).run(left)
         keep(setup, scores)
         took = f"{between - began:.0f} s to train, {time.process_time() - between:.0f} s to test"
         print(f"{label}: {kept().accuracy(label, TESTED)}, {took}", flush=True)
@@ -221,7 +250,13 @@ def made(name: str, block: str, seed: int, base: TaskModel) -> tuple[Learner, di
     rate = rate_of(name)
     model = load_task_model(trained(name, block, seed, rate)[0])
     how = {"changes": list(row.changes), "rate": rate}
-    return create_learner(row.learner, model), {"learner": model.fingerprint(), "trained": how}
+    learner = create_learner(row.learner, model)
+    return fixed(model, row.learner) or learner, {"learner": model.fingerprint(), "trained": how}
+
+
+def first(task_set: TaskSet, count: int) -> TaskSet:
+    """The first tasks of each data set."""
+    return replace(task_set, tasks={name: some[:count] for name, some in task_set.tasks.items()})
 
 
 def without(task_set: TaskSet, known: Mapping[str, Column]) -> TaskSet:
@@ -246,7 +281,8 @@ def keep(setup: dict[str, Any], scores: Scores) -> None:
     for column in (column for mine in found.values() for column in mine.values()):
         column["bins"] = []  # no method has a temperature: how sure they are is not compared
     how = {"made": provenance() | {"command": "make comparison"}}
-    take_in({**about, "setup": setup, "scores": found, **how}, "comparison")
+    with alone():
+        take_in({**about, "setup": setup, "scores": found, **how}, "comparison")
 
 
 def forget(label: str, identity: str) -> bool:
@@ -255,13 +291,14 @@ def forget(label: str, identity: str) -> bool:
     Processors and versions round otherwise, and training enlarges that: scores of two models are never mixed.
     """
     path = ROOT / "results" / "comparison.json"
-    data = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"setup": {}}
-    if data["setup"].get("learner", {}).get(label, identity) == identity:
-        return False
-    for part in (data["scores"], data["setup"]["learner"], data["setup"]["trained"]):
-        part.pop(label, None)
-    write_text(path, json.dumps(data, separators=(",", ":")) + "\n")
-    return True
+    with alone():
+        data = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"setup": {}}
+        if data["setup"].get("learner", {}).get(label, identity) == identity:
+            return False
+        for part in (data["scores"], data["setup"]["learner"], data["setup"]["trained"]):
+            part.pop(label, None)
+        write_text(path, json.dumps(data, separators=(",", ":")) + "\n")
+        return True
 
 
 def kept() -> Scores:
@@ -290,7 +327,7 @@ def status() -> None:
             parts.append(f"{len(tried.get(name, {}).get('rates', {}))} of {len(RATES)} rates")
         for block in row.blocks:
             labels = [label for label in scores.columns if label.partition("#")[0] == f"{name}@{block}"]
-            counts = sorted({len(scores.tasks(label, TESTED[0])) for label in labels})
+            counts = sorted({len(scores.tasks(label, TESTED[0])) for label in labels}, reverse=True)
             models = f"{len(labels)} seeds of " if row.trained else ""
             what = f"{models}{'/'.join(map(str, counts))} tasks" if labels else "to do"
             parts.append(f"@{block} {what}")
@@ -304,7 +341,8 @@ def main() -> None:
     parser.add_argument("rows", nargs="*", help=f"of {', '.join(ROWS)}; all of them, if not given")
     parser.add_argument("--blocks", default="all,last")
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--tasks", type=int, default=8, help="of each data set")
+    parser.add_argument("--tasks", type=int, default=600, help="of each data set, for the first seed")
+    parser.add_argument("--spread-tasks", type=int, default=40, help="of each data set, for further seeds")
     parser.add_argument("--minutes", type=float, help="begin nothing after so many")
     o = parser.parse_args()
     unknown = set(o.rows) - set(ROWS)
@@ -315,7 +353,8 @@ def main() -> None:
     if o.command == "grid":
         grid(rows, clock)
     elif o.command == "run":
-        run(rows, o.blocks.split(","), [int(seed) for seed in o.seeds.split(",")], o.tasks, clock)
+        seeds = [int(seed) for seed in o.seeds.split(",")]
+        run(rows, Amount(o.blocks.split(","), seeds, o.tasks, min(o.tasks, o.spread_tasks)), clock)
     elif o.command == "train":
         for name in o.rows:
             print(trained(name, ROWS[name].blocks[0], int(o.seeds.partition(",")[0]), rate_of(name))[0])

@@ -1,11 +1,12 @@
 """Which training classes show what is tested: by name and by WordNet id. Writes the splits without them.
 
     python tools/overlaps.py DATASETS REFERENCE configs/splits
+    python tools/overlaps.py DATASETS REFERENCE configs/splits/published --published
 
 DATASETS holds the archives, REFERENCE words.txt and wordnet.is_a.txt. A class of caltech101 or fruits overlaps
-where a test class of ilsvrc_2012 or tiny_imagenet (their split by chance, seed 0) has its name among its names, or
-lies one step above or below a sense of that name; the ten digits of fonts, math-symbols and plate-characters
-overlap with mnist, and stop_sign with traffic_sign. What is left over is written as NAME.json, for
+where a test class of ilsvrc_2012 or tiny_imagenet (their split by chance, seed 0, or the published one) has its
+name among its names, or lies one step above or below a sense of that name; the ten digits of fonts, math-symbols
+and plate-characters overlap with mnist, and stop_sign with traffic_sign. The others are written as NAME.json, for
 `cnaps data prepare --splits`.
 """
 
@@ -19,6 +20,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from cnaps.data.splits import random_by_class
+from cnaps.data.wordnet import Hierarchy
 
 ROLE = {
     "caltech101": "train",
@@ -52,8 +54,8 @@ def names_of(label: str) -> set[str]:
     return parts | {part.removesuffix("s") for part in parts}
 
 
-def main(datasets: Path, reference: Path, out: Path) -> None:
-    """List the overlaps, and write the splits."""
+def main(datasets: Path, reference: Path, out: Path, *, published: bool = False) -> None:
+    """List the overlaps, and write the splits; with `published`, those of ImageNet's published split."""
     senses: dict[str, set[str]] = defaultdict(set)  # of a name
     titles: dict[str, str] = {}
     for line in (reference / "words.txt").read_text(encoding="utf-8").splitlines():
@@ -67,9 +69,16 @@ def main(datasets: Path, reference: Path, out: Path) -> None:
         near[above].add(below)
         near[below].add(above)
     images = sorted({*classes_of(datasets / "ilsvrc-val.tar"), *classes_of(datasets / "tiny-imagenet.tar")})
-    tested = {images[i] for i in random_by_class(images, seed=0)["test"]}
+    if published:
+        files = reference / "wordnet.is_a.txt", reference / "words.txt"
+        split = Hierarchy.from_files(*files, images).splits()
+    else:
+        split = random_by_class(images, seed=0)
+    tested = {images[i] for i in split["test"]}
     out.mkdir(parents=True, exist_ok=True)
     for name, role in ROLE.items():
+        if published and name in DIGITS:  # ImageNet's split is nothing to them
+            continue
         kept, left_out = [], []
         for label in classes_of(datasets / f"{name}.tar"):
             reason = OTHER.get(label) or ("mnist" if label in DIGITS.get(name, ()) else None)
@@ -85,4 +94,4 @@ def main(datasets: Path, reference: Path, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(*(Path(argument) for argument in sys.argv[1:4]))
+    main(*(Path(argument) for argument in sys.argv[1:4]), published="--published" in sys.argv)

@@ -266,6 +266,17 @@ def test_seeds_of_one_method_join_into_a_row_with_their_spread() -> None:
     assert scores.spread("a#0", ["digits"]) is None
 
 
+def test_tasks_that_one_seed_alone_has_done_count_but_do_not_spread() -> None:
+    more = [score("a#0", 0, 0.4), score("a#1", 0, 0.6), score("a#0", 1, 0.9)]
+    scores = Scores.of([*more, score("b", 0, 0.2), score("b", 1, 0.2)])
+    assert scores.tasks("a", "digits") == {0: pytest.approx(0.5), 1: 0.9}
+    assert scores.spread("a", ["digits"]) == pytest.approx(math.sqrt(0.02))  # of the first task
+    assert scores.spread("a", ["digits"], "b") == pytest.approx(math.sqrt(0.02))
+    gap = scores.difference("a", "b", ["digits"])
+    assert gap is not None
+    assert (gap.mean, gap.count) == (pytest.approx(0.5), 2)
+
+
 def test_a_difference_spreads_over_pairs_of_one_seed() -> None:
     accuracies = {"a#0": 0.5, "a#1": 0.7, "b#0": 0.4, "b#1": 0.6, "c": 0.3}
     scores = Scores.of(score(who, 0, accuracy) for who, accuracy in accuracies.items())

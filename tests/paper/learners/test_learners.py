@@ -27,6 +27,7 @@ from cnaps.nn.model import CNAPs, ModelConfig
 from cnaps.paper.learners import FrozenFeatures, create_learner, find_learner, list_learners
 from cnaps.paper.learners.adapters import TrainedAdapters
 from cnaps.paper.learners.base import count_numbers
+from cnaps.paper.learners.fixed import fixed
 from cnaps.paper.learners.gradient import (
     PATIENCE,
     Descent,
@@ -61,6 +62,28 @@ def accuracy(learner: Any, tasks: list[Task]) -> float:
 @pytest.mark.parametrize("name", UNTRAINED)
 def test_a_method_without_training_beats_chance_clearly(name: str, model: CNAPs, tasks: list[Task]) -> None:
     assert accuracy(create_learner(name, model), tasks) > 0.4  # chance is 0.2
+
+
+@pytest.mark.parametrize("features", ["all", "last"])
+@pytest.mark.parametrize("name", ["protonet-trained", "matchingnet-trained", "versa", "cnaps-no-film"])
+def test_features_that_no_task_changes_give_the_same_classifier(
+    name: str, features: str, backbone: Backbone, tasks: list[Task]
+) -> None:
+    entry = find_learner(name)
+    config = ModelConfig(backbone=SMALL_BACKBONE, features=features, **entry.config)
+    model = entry.model(config, backbone)
+    learner = fixed(model, name)
+    assert learner is not None
+    labels, asked = tasks[0].context_labels, tasks[0].target_images
+    wanted = create_learner(name, model).adapt(tasks[0].context_images, labels)(asked)
+    given = learner.fit(learner.frozen(tasks[0].context_images), labels)
+    assert torch.allclose(given(learner.frozen(asked)), wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["cnaps", "cnaps-no-ar", "tadam-style", "fomaml"])
+def test_a_network_that_tasks_change_has_no_fixed_features(name: str, backbone: Backbone) -> None:
+    entry = find_learner(name)
+    assert fixed(entry.model(ModelConfig(backbone=SMALL_BACKBONE, **entry.config), backbone), name) is None
 
 
 @pytest.mark.parametrize("name", TRAINED)

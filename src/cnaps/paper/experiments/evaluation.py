@@ -44,6 +44,7 @@ from cnaps.paper.learners import (
     create_learner,
     find_learner,
 )
+from cnaps.paper.learners.base import ImageFeatures
 from cnaps.parallel import read_ahead
 from cnaps.progress import progress_bar
 
@@ -123,7 +124,7 @@ class FeatureStore:
     With a `file` they are kept there, for further runs, and several processes may fill it at once.
     """
 
-    def __init__(self, frozen: FrozenFeatures, count: int, file: Path | None = None) -> None:
+    def __init__(self, frozen: ImageFeatures, count: int, file: Path | None = None) -> None:
         self._frozen = frozen
         # The last number of a row, written after the others, says that it is known. A table takes room, in memory
         # or on disk, only where it is written.
@@ -161,7 +162,7 @@ class Evaluation:
     """
 
     learners: Mapping[str, Learner]
-    frozen: FrozenFeatures
+    frozen: ImageFeatures
     book: ScoreBook
     size: int  # of images
     world: World | None = None

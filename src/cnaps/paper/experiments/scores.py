@@ -269,11 +269,7 @@ class Scores:
 
     def difference(self, learner: str, other: str, collections: Sequence[str]) -> Estimate | None:
         """By how much `learner` is more accurate than `other`, over the tasks that both have done."""
-        parts = []
-        for name in collections:
-            first, second = (self.tasks(who, name) for who in (learner, other))
-            parts.append({i: first[i] - second[i] for i in first.keys() & second.keys()})
-        return over_tasks(parts)
+        return over_tasks([self._gaps(learner, other, name) for name in collections])
 
     def seeds(self, learner: str) -> list[str]:
         """The columns of a learner: its own, or one for each seed that it was trained with (`name#1`)."""
@@ -282,24 +278,38 @@ class Scores:
     def spread(self, learner: str, collections: Sequence[str], other: str | None = None) -> float | None:
         """The standard deviation over training seeds of the accuracy, or of the difference from `other`.
 
-        There each is compared with the other of its own seed, if that has seeds. None where there are no two.
+        There each is compared with the other of its own seed, if that has seeds. It is taken over tasks that all
+        seeds have done, since other tasks would differ too. None where there are no two seeds.
         """
-        found = []
-        for who in self.seeds(learner):
+        seeds = self.seeds(learner)
+        parts: list[list[dict[int, float]]] = []  # by seed, by data set
+        for who in seeds:
             twin = f"{other}{who.removeprefix(learner)}"
             against = twin if twin in self.columns else other
-            found.append(
-                self.difference(who, against, collections) if against else self.accuracy(who, collections)
-            )
-        means = [each.mean for each in found if each is not None]
-        return float(np.std(means, ddof=1)) if len(means) > 1 else None
+            parts.append([
+                self._gaps(who, against, name) if against else self.tasks(who, name) for name in collections
+            ])  # fmt: skip
+        common = [set.intersection(*(set(some) for some in column)) for column in zip(*parts, strict=True)]
+        if len(seeds) < 2 or not common or not all(common):
+            return None
+        means = [
+            np.mean([np.mean([some[i] for i in shared]) for some, shared in zip(part, common, strict=True)])
+            for part in parts
+        ]
+        return float(np.std(means, ddof=1))
+
+    def _gaps(self, learner: str, other: str, collection: str) -> dict[int, float]:
+        first, second = (self.tasks(who, collection) for who in (learner, other))
+        return {i: first[i] - second[i] for i in first.keys() & second.keys()}
 
     def tasks(self, learner: str, collection: str) -> dict[int, float]:
-        """The accuracy on each task by its index; the mean over seeds, where all have done it."""
-        columns = [self.column(who, collection) for who in self.seeds(learner)]
-        found = [dict(zip(column.index, column.accuracy, strict=True)) for column in columns]
-        common = set.intersection(*(set(each) for each in found)) if found else set()
-        return {i: sum(each[i] for each in found) / len(found) for i in sorted(common)}
+        """The accuracy on each task by its index; the mean over those seeds that have done it."""
+        found: dict[int, list[float]] = {}
+        for who in self.seeds(learner):
+            column = self.column(who, collection)
+            for i, accuracy in zip(column.index, column.accuracy, strict=True):
+                found.setdefault(i, []).append(accuracy)
+        return {i: sum(each) / len(each) for i, each in sorted(found.items())}
 
     def reliability(self, learner: str, collections: Sequence[str]) -> np.ndarray:
         """Predictions, sum of confidence and hits in each bin, (3, BINS), over the tasks of some data sets."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from cnaps.maths.statistics import ClassStatistics
-from cnaps.nn.frozen import CHUNK, FrozenFeatures
+from cnaps.nn.frozen import CHUNK
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,24 @@ class Learner(Protocol):
         """Learn a task."""
 
 
+class ImageFeatures(Protocol):
+    """Features of images that do not depend on a task."""
+
+    size: int
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """(N, 3, S, S) -> (N, size)."""
+
+    def narrow(self, every: Tensor) -> Tensor:
+        """Of these features, those that a method reads."""
+
+
 class FeatureLearner(ABC):
     """A method that needs no more than frozen features; many tasks can then share those of one image."""
 
     name = ""
 
-    def __init__(self, frozen: FrozenFeatures) -> None:
+    def __init__(self, frozen: ImageFeatures) -> None:
         self.frozen = frozen
 
     @abstractmethod
