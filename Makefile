@@ -163,23 +163,25 @@ start = if test -d $(2); then $(BIN)/cnaps $(1) --resume $(2); else $(BIN)/cnaps
 
 # Every method of the paper's comparisons, trained alike (configs/comparison.toml) and tested on the same tasks, on features of
 # every stage and of the last one. Scores are kept in results/comparison.json and rates in results/grid.json: what is there is
-# not done again, so more TASKS and SEEDS, now or on another machine, add to it. One core, one process.
+# not done again, so more TASKS and SEEDS, now or on another machine, add to it. The first seed is tested on TASKS of each data
+# set, further ones on SPREAD_TASKS. One core, one process.
 SEEDS ?= 0,1,2
-TASKS ?= 8
+TASKS ?= 600
+SPREAD_TASKS ?= 40
 STEPPED_TASKS ?= 8
 COMPARISON = $(PYTHON_ONE) tools/comparison.py
-TEST = $(COMPARISON) run --seeds $(SEEDS) --tasks $(TASKS)
+TEST = $(COMPARISON) run --seeds $(SEEDS) --tasks $(TASKS) --spread-tasks $(SPREAD_TASKS)
 TAKE_IN = $(BIN)/python tools/results.py
 FROZEN := logreg protonet matchingnet
 ONE_PASS := cnaps cnaps-no-film protonet-trained simple-cnaps cnaps-linear tadam-style cnaps-no-ar versa matchingnet-trained
 STEPPED := fomaml proto-maml
 DESCENDED := film-gradient-tuned finetune-tuned finetune
 
-grid: collections
+grid: published-collections
 	$(COMPARISON) grid $(ONE_PASS)
 comparison: grid
 	$(TEST) $(FROZEN) $(ONE_PASS)
-comparison-steps: collections
+comparison-steps: published-collections
 	$(COMPARISON) grid $(STEPPED)
 	$(COMPARISON) run --seeds $(SEEDS) --tasks $(STEPPED_TASKS) $(DESCENDED) $(STEPPED)
 
@@ -194,10 +196,11 @@ adapters: grid
 	$(COMPARISON) run --tasks $(STEPPED_TASKS) film-gradient-tuned residual-adapters
 
 # Which labels to buy, for CNAPs and for prototypes that were trained alike.
+ACTIVE_SEEDS ?= 3
 active: grid
 	ours=$$($(COMPARISON) train cnaps) && theirs=$$($(COMPARISON) train protonet-trained) && \
 	$(BIN)/cnaps experiment active collections/vgg_flower collections/omniglot --model $$ours --out out/active \
-	  --learners cnaps,protonet-trained=$$theirs
+	  --learners cnaps,protonet-trained=$$theirs --seeds $(ACTIVE_SEEDS)
 	$(TAKE_IN) out/active/active.json
 
 # Unequal numbers of examples and prediction sets: chosen on validation domains, measured on unseen data sets.
@@ -205,11 +208,12 @@ unequal: collections
 	$(BIN)/python -m benchmarks.unequal collections
 	$(TAKE_IN) out/unequal/unequal.json
 
-# The default model and the probes on tasks of full size: at most 50 ways and 500 context images.
-FULL_TASKS ?= 100
+# The default model and the probes on tasks of full size, at most 50 ways and 500 context images, at one size of images.
+FULL_TASKS ?= 25
+FULL_PIXELS ?= 96
 full-size: collections
 	$(PYTHON_ONE) tools/evaluate_default.py run out/full-size $(addprefix collections/,$(TESTED) cifar100) \
-	  --max-ways 50 --max-context 500 --tasks $(FULL_TASKS)
+	  --max-ways 50 --max-context 500 --tasks $(FULL_TASKS) --size $(FULL_PIXELS) --probe-sizes $(FULL_PIXELS)
 	$(PYTHON_ONE) tools/evaluate_default.py report out/full-size out/full-size/full-size --unseen $(UNSEEN),cifar100 \
 	  --title 'Tasks of full size' --made 'make full-size'
 	$(TAKE_IN) out/full-size/full-size.json
@@ -229,13 +233,15 @@ continual: $(CIFAR)/collection/collection.json grid
 	  --methods cnaps-fixed,cnaps-paper,si,ewc,rwalk,vcl,finetune,joint
 	$(TAKE_IN) out/continual-cifar100/continual.json continual-cifar100
 
-# Accuracy against shots, ways and imbalance, and against time, for the default model.
+# Accuracy against shots, ways and imbalance, and against time, for the default model at 96 pixels.
+SHOTS_LEARNERS ?= cnaps,logreg,finetune-tuned
 shots: collections
-	$(BIN)/cnaps experiment shots $(addprefix collections/,$(TESTED)) --model cnaps-lite0 --tasks 25 --out out/sizes
+	$(BIN)/cnaps experiment shots $(addprefix collections/,$(TESTED) cifar100) --model cnaps-lite0 --tasks 25 --size 96 \
+	  --unseen $(UNSEEN),cifar100 --learners $(SHOTS_LEARNERS) --out out/sizes
 	$(TAKE_IN) out/sizes/sizes.json
 speed: collections
 	$(BIN)/cnaps experiment speed $(addprefix collections/,quickdraw mnist cifar10 dtd) --model cnaps-lite0 --tasks 25 \
-	  --shots 1,5,10,25 --out out/speed
+	  --size 96 --shots 1,5,10,25 --out out/speed
 	$(TAKE_IN) out/speed/speed.json
 
 # The paper's own model from start to finish: theta, phi in three variants, jointly and in two stages, on ILSVRC alone and on

@@ -87,7 +87,8 @@ def run(o: argparse.Namespace) -> None:
     for folder in o.collections:
         collection = Collection.open(folder)
         sampler = Sampler([collection], None if o.split == "all" else o.split, limits=limits, seed=o.seed)
-        stores = {size: Frozen(model, collection, size, o.out) for size in SIZES} if "probes" in o.learners else {}
+        sizes = [int(size) for size in o.probe_sizes.split(",")] if "probes" in o.learners else []
+        stores = {size: Frozen(model, collection, size, o.out) for size in sizes}
         started = time.time()
         for index in range(o.first, o.tasks):
             described = sampler.describe(index)
@@ -109,16 +110,15 @@ def run(o: argparse.Namespace) -> None:
                 with path.open("a") as file:
                     file.write(json.dumps(asdict(score)) + "\n")
 
-            if "probes" in o.learners:
-                for size in SIZES:
-                    names = [f"probe-{which}-{size}" for which in ("last", "all")]
-                    if all((name, collection.name, index) in done for name in names):
-                        continue
-                    given, wanted = stores[size](rows), stores[size](asked)
-                    for name, columns in zip(names, (1280, given.shape[1]), strict=True):
-                        began = time.perf_counter()
-                        logits = probe(given[:, -columns:], labels, wanted[:, -columns:])
-                        note(name, torch.from_numpy(logits), began)
+            for size in sizes:
+                names = [f"probe-{which}-{size}" for which in ("last", "all")]
+                if all((name, collection.name, index) in done for name in names):
+                    continue
+                given, wanted = stores[size](rows), stores[size](asked)
+                for name, columns in zip(names, (1280, given.shape[1]), strict=True):
+                    began = time.perf_counter()
+                    logits = probe(given[:, -columns:], labels, wanted[:, -columns:])
+                    note(name, torch.from_numpy(logits), began)
             if "cnaps" in o.learners and (o.label, collection.name, index) not in done:
                 size = auto_size(collection.looks(rows.tolist())) if o.size == "auto" else int(o.size)
                 context, targets = (collection.read(some.tolist(), size, threads=1) for some in (rows, asked))
@@ -193,6 +193,7 @@ def main() -> None:
     runs.add_argument("--targets", type=int, default=10)
     runs.add_argument("--seed", type=int, default=0)
     runs.add_argument("--size", default="auto")
+    runs.add_argument("--probe-sizes", default=",".join(map(str, SIZES)))
     runs.set_defaults(call=run)
     reports = commands.add_parser("report")
     reports.add_argument("out", type=Path)

@@ -40,9 +40,13 @@ def grid_report(data: dict[str, Any]) -> Report:
     table = Table("Accuracy in percent on validation domains by the rate of training", ["method", *rates, "best"])
     for name, method in data["methods"].items():
         found = [method["rates"].get(rate) for rate in rates]
-        cells = ["" if each is None else f"{100 * each['accuracy']:.1f}" for each in found]
+        cells = ["" if each is None else _rate(each) for each in found]
         table.rows.append([name, *cells, method["best"]])
     return Report("grid", "How rates were chosen", [], {"grid": table}, {}, data)
+
+
+def _rate(found: dict[str, Any]) -> str:
+    return "diverged" if found.get("diverged") else f"{100 * found['accuracy']:.1f}"
 
 
 def unequal_report(data: dict[str, Any]) -> Report:

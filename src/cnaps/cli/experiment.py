@@ -82,13 +82,13 @@ def _draw(data: list[Path], split: str, tasks: int, most: tuple[int, int]) -> Ta
     return TaskSet.draw(open_collections(data, where), where, tasks, most=most)
 
 
-def _study(data: list[Path], out: Path, model: str, learners: str, split: str) -> Study:
+def _study(data: list[Path], out: Path, model: str, learners: str, split: str, size: int | None = None) -> Study:
     """What an experiment on stored results needs, in one process."""
     start_processes(1, out)
     from cnaps.paper.experiments.evaluation import Study
 
     where = split_of(split)
-    return Study.open(model, names_of(learners), open_collections(data, where), where, out)
+    return Study.open(model, names_of(learners), open_collections(data, where), where, out, size)
 
 
 def _model(name: str, out: Path) -> CNAPs:
@@ -107,12 +107,13 @@ def speed(
     shots: Annotated[str, typer.Option(help="Context images a class, with commas.")] = "1,2,5,10,15,20,25",
     split: o.Split = "test",
     tasks: o.Tasks = 25,
+    size: o.Size = None,
 ) -> None:
     """Accuracy against time, 5 ways, 1 to 25 shots: one forward pass against gradient steps.
 
     Example: cnaps experiment speed collections --model cnaps-lite0 --out results/speed
     """
-    study = _study(data, out, model, learners, split)
+    study = _study(data, out, model, learners, split, size)
     from cnaps.paper.experiments.speed import measure_speed, speed_report
 
     counts = [count for count in _shots(shots) if count is not None]
@@ -131,6 +132,7 @@ def shots(
     split: o.Split = "test",
     tasks: o.Tasks = 25,
     unseen: o.Unseen = None,
+    size: o.Size = None,
 ) -> None:
     """Accuracy against shots (1 to 100), ways (2 to 50) and imbalance, on seen and unseen data sets.
 
@@ -138,7 +140,7 @@ def shots(
 
     Example: cnaps experiment shots collections --model cnaps-lite0 --out results/shots
     """
-    study = _study(data, out, model, learners, split)
+    study = _study(data, out, model, learners, split, size)
     from cnaps.paper.experiments.sizes import measure_sizes, sizes_report
 
     new = unseen_sets([each.name for each in study.collections], unseen, model)

@@ -25,6 +25,7 @@ Learners = Annotated[
 ]
 Split = Annotated[str, typer.Option(help="Whose classes: train, valid or test; all takes every class.")]
 Tasks = Annotated[int, typer.Option(min=1, help="Tasks drawn from each data set.")]
+Size = Annotated[int | None, typer.Option(min=16, help="Of images, in pixels; the model's own, if not given.")]
 Seed = Annotated[int, typer.Option(min=0, help="The same seed draws the same tasks on every machine.")]
 MaxWays = Annotated[int, typer.Option(min=2, help="Most classes of a task.")]
 MaxContext = Annotated[int, typer.Option(min=2, help="Most context images of a task.")]

@@ -28,7 +28,7 @@ from cnaps.paper.experiments.scores import (
     fit_calibration,
     measure,
 )
-from cnaps.paper.experiments.sizes import class_sizes
+from cnaps.paper.experiments.sizes import class_sizes, common_reach, draw_points, groups_of
 from cnaps.paper.learners import FrozenFeatures
 
 
@@ -285,6 +285,19 @@ def test_a_difference_spreads_over_pairs_of_one_seed() -> None:
     assert scores.spread("c", ["digits"], "a") is None
 
 
+def test_a_line_has_the_same_data_sets_at_every_point() -> None:
+    used = {"shots": {"short": 2, "long": 7, "longer": 7, "new": 3}}
+    assert common_reach(groups_of(used["shots"], ["new"])["unseen classes"]) == (7, ["long", "longer"])
+    assert common_reach(groups_of(used["shots"], ["new"])["unseen data sets"]) == (3, ["new"])
+    assert common_reach({}) == (0, [])
+
+
+def test_points_end_where_a_data_set_has_too_few_images(digits: Collection) -> None:
+    points = [value for value, _ in draw_points(digits, None, "shots", 1)]
+    assert points == [1, 2, 5, 10, 25, 50, 100]  # some 180 images of each digit
+    assert [value for value, _ in draw_points(digits, None, "ways", 1)] == [2, 5, 10]
+
+
 def test_an_unbalanced_task_keeps_its_size() -> None:
     for ratio in (1, 4, 16):
         sizes = class_sizes(10, 10, ratio)
@@ -314,7 +327,7 @@ def test_an_experiment_writes_table_picture_and_page(
         "ablation": ["--learners", "cnaps#0,cnaps#1,cnaps@again"],
         "adapters": ["--learners", "cnaps,residual-adapters", "--max-context", 20],
         "speed": ["--learners", "cnaps,film-gradient", "--shots", "1,3"],
-        "shots": ["--learners", "cnaps,logreg@last", "--axes", "shots,imbalance"],
+        "shots": ["--learners", "cnaps,logreg@last", "--axes", "shots,imbalance", "--size", 32],
         "design-space": ["--learners", "cnaps,protonet,film-gradient"],
         "embeddings": [],
     }

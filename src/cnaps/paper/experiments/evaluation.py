@@ -267,19 +267,21 @@ class Study:
     collections: Sequence[Collection]
     split: str | None
     out: Path
+    size: int  # of images
 
     @classmethod
     def open(
-        cls, model: str, chosen: Iterable[str], collections: Sequence[Collection], split: str | None, out: Path
+        cls,
+        model: str,
+        chosen: Iterable[str],
+        collections: Sequence[Collection],
+        split: str | None,
+        out: Path,
+        size: int | None = None,
     ) -> Study:
-        """Load the model and the methods."""
+        """Load the model and the methods; images have the model's own size, unless another is given."""
         base = load_task_model(model)
-        return cls(base, *load_learners(chosen, base), collections, split, out)
-
-    @property
-    def size(self) -> int:
-        """Of images."""
-        return self.model.image_size
+        return cls(base, *load_learners(chosen, base), collections, split, out, size or base.image_size)
 
     @cached_property
     def frozen(self) -> FrozenFeatures:

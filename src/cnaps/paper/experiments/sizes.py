@@ -1,15 +1,15 @@
 """Accuracy against the size of a task: more and more shots, more and more ways, and classes of unequal sizes.
 
 Along an axis everything else stays: 5 ways for shots, 5 shots for ways; for imbalance 10 ways of 10 images on
-average, the largest so many times the smallest. Averages are over data sets with enough images for every point.
+average, the largest so many times the smallest. A line is the mean over the same data sets at each of its points:
+it goes as far as two data sets of its group have images for, or one where there are no two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -72,40 +72,66 @@ def draw_point(collection: Collection, split: str | None, axis: str, value: int,
     return drawn
 
 
+def common_reach(reach: Mapping[str, int]) -> tuple[int, list[str]]:
+    """How many points of an axis a line has, and over which data sets, from how many each can have.
+
+    >>> common_reach({"few": 2, "many": 5, "more": 6}), common_reach({"few": 2})
+    ((5, ['many', 'more']), (2, ['few']))
+    """
+    longest = sorted(reach.values(), reverse=True)[:2]
+    points = longest[-1] if longest else 0
+    return points, [name for name, own in reach.items() if own >= points > 0]
+
+
 def measure_sizes(study: Study, *, axes: Sequence[str], tasks: int, unseen: Sequence[str]) -> dict[str, Any]:
-    """Every learner at every point of every axis, on the data sets that have enough images for the whole axis."""
-    setup, scores, used = study.agree("tasks", targets=TARGETS), Scores({}), dict[str, list[str]]()
+    """Every learner at every point of every axis, on the data sets that have enough images."""
+    setup, scores, used = study.agree("tasks", targets=TARGETS), Scores({}), dict[str, dict[str, int]]()
     for axis in axes:
         if axis not in POINTS:
             raise InputError(f"--axes: no axis named {axis!r}; there are: {', '.join(POINTS)}")
-    for axis, collection in product(axes, study.collections):
-        drawn = [(value, draw_point(collection, study.split, axis, value, tasks)) for value in POINTS[axis]]
-        if any(each is None for _, each in drawn):
-            continue
-        used.setdefault(axis, []).append(collection.name)
-        for value, each in drawn:
-            assert each is not None
-            scores = study.score(partial(_label, axis=axis, value=value), each)
+        drawn = {each.name: list(draw_points(each, study.split, axis, tasks)) for each in study.collections}
+        used[axis] = {name: len(points) for name, points in drawn.items() if points}
+        for group in groups_of(used[axis], unseen).values():
+            count, names = common_reach(group)
+            for value, each in (point for name in names for point in drawn[name][:count]):
+                scores = study.score(partial(_label, axis=axis, value=value), each)
     points = {axis: list(POINTS[axis]) for axis in axes}
     facts = {"learners": list(study.learners), "points": points, "used": used}
     return {"setup": setup, **facts, "tasks": tasks, "unseen": list(unseen), "scores": scores.to_json()}
 
 
+def draw_points(collection: Collection, split: str | None, axis: str, tasks: int) -> Iterator[tuple[int, TaskSet]]:
+    """The points of an axis, as far as the data set has images or classes for them."""
+    for value in POINTS[axis]:
+        drawn = draw_point(collection, split, axis, value, tasks)
+        if drawn is None:
+            return
+        yield value, drawn
+
+
+def groups_of(reach: Mapping[str, int], unseen: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Data sets whose classes are new, and those that are new as a whole."""
+    return {
+        title: {name: points for name, points in reach.items() if (name in unseen) == whole}
+        for title, whole in (("unseen classes", False), ("unseen data sets", True))
+    }
+
+
 def sizes_report(data: dict[str, Any]) -> Report:
     """A panel for each axis and group of data sets; intervals are over tasks."""
-    scores, unseen = Scores.from_json(data["scores"]), set(data["unseen"])
+    scores = Scores.from_json(data["scores"])
     table = Table(
         "Accuracy (%) with 95% interval, mean over data sets", ["axis", "data sets", "value", *data["learners"]]
     )
-    groups = {"unseen classes": lambda name: name not in unseen, "unseen data sets": lambda name: name in unseen}
     axes_used = {axis: values for axis, values in data["points"].items() if axis in data["used"]}
     figure = new_figure(4.4 * len(axes_used), 7.2)
     panels = figure.subplots(2, len(axes_used), squeeze=False)
-    for column, (axis, values) in enumerate(axes_used.items()):
-        for row, (group, belongs) in enumerate(groups.items()):
-            names = [name for name in data["used"][axis] if belongs(name)]
-            panel = panels[row, column]
-            panel.set(title=f"{group}: {len(names)}", xscale="log", xlabel=TITLES[axis], ylabel="accuracy (%)")
+    for column, (axis, every) in enumerate(axes_used.items()):
+        for row, (group, reach) in enumerate(groups_of(data["used"][axis], data["unseen"]).items()):
+            count, names = common_reach(reach)
+            values, panel = every[:count], panels[row, column]
+            title = f"{group}: {', '.join(names)}" if len(names) < 3 else f"{len(names)} {group}"
+            panel.set(title=title, xscale="log", xlabel=TITLES[axis], ylabel="accuracy (%)")
             panel.set_xticks(values, [str(value) for value in values])
             panel.minorticks_off()
             if not names:
