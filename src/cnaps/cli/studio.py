@@ -13,6 +13,8 @@ import typer
 from typer import Argument, Option
 
 from cnaps.cli import common
+from cnaps.cli.common import command
+from cnaps.errors import InputError, MissingPackageError
 
 _HOST = "Where to listen; others than this machine then need a token."
 _PROJECT = (
@@ -45,13 +47,7 @@ _Page = Annotated[Path | None, Argument(metavar="FOLDER", help=_PAGE)]
 _SHELF = Path("~/cnaps-studio")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command()(studio)
-    app.command()(serve)
-    app.command()(web)
-
-
+@command()
 def studio(
     project: _Project = None,
     host: _Host = "127.0.0.1",
@@ -89,6 +85,7 @@ def studio(
             _run(app, socket, 2)
 
 
+@command()
 def serve(
     task: _Tasks,
     host: _Host = "127.0.0.1",
@@ -142,6 +139,7 @@ def serve(
         uvicorn.run(program, factory=True, host=host, port=port, workers=workers, **uvicorn_settings(30))
 
 
+@command()
 def web(folder: _Page = None, port: _Port = 8767, browser: _Browser = True) -> None:
     """Try the page that learns in the browser itself.
 
@@ -149,7 +147,6 @@ def web(folder: _Page = None, port: _Port = 8767, browser: _Browser = True) -> N
     """
     import webbrowser
 
-    from cnaps.errors import InputError
     from cnaps.serving.pages import find_site, serve_folder
 
     if folder is not None and not (folder / "index.html").is_file():
@@ -174,8 +171,6 @@ class _Listening:
         import re
         import secrets
 
-        from cnaps.errors import InputError, MissingPackageError
-
         try:
             import fastapi  # noqa: F401
             import python_multipart  # noqa: F401
@@ -192,8 +187,6 @@ class _Listening:
 
     def socket(self) -> Any:
         import socket
-
-        from cnaps.errors import InputError
 
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         listening = socket.socket(family, socket.SOCK_STREAM)
