@@ -105,9 +105,8 @@ class _Answers:
             for where, features, probabilities in fitted.embed(files, on_error):
                 novelty = [None] * len(where) if level is None else fitted.novelty(features).tolist()
                 for index, each, new in zip(where, probabilities, novelty, strict=True):
-                    strange = new is not None and level is not None and new > level
-                    known = {"novelty": new, "stranger": strange, "truth": truth.get(files[index])}
-                    results.append(Result.of(str(files[index]), fitted.names, each, self.top, **known))
+                    path = files[index]
+                    results.append(Result.of(path, fitted.names, each, self.top, new, level, truth.get(path)))
                 bar.update(row, completed=len(results) + len(skipped))
         if not results:
             raise DataError(f"none of the {len(files)} images can be read; the first: {skipped[0].reason}")

@@ -19,7 +19,6 @@ import numpy as np
 
 from cnaps.errors import CnapsError, InputError
 from cnaps.images.finding import find_images, true_labels
-from cnaps.parallel import cpu_count, read_ahead
 from cnaps.runtime.accuracy import Accuracy
 from cnaps.runtime.novelty import NONE
 from cnaps.runtime.report import write_report
@@ -32,7 +31,6 @@ from cnaps.studio.archive import safe_name
 
 MAX_FILES, MAX_BYTES = 20_000, 4_000_000_000  # dropped onto the page
 _SHOWN = 400  # rows that the page gets, the least certain first
-_BATCH = 32
 
 
 class Answers:
@@ -51,7 +49,7 @@ class Answers:
         self.files: list[Path] = []
         self.results: list[tuple[int, Result]] = []  # with the place of each in `files`
         self.skipped: list[Skipped] = []
-        self._stopping, self._size = False, self._decoder.size
+        self._stopping = False
 
     def clear(self) -> None:
         """Stop, and forget everything; dropped images are deleted."""
@@ -108,43 +106,29 @@ class Answers:
 
     def _run(self, fitted: FittedTask) -> None:
         try:
-            truth, self._size = self._truth(fitted), fitted.image_size
-            where: list[int] = []
-            pixels: list[np.ndarray] = []
-            for index, found in enumerate(
-                read_ahead(self._decode, self.files, threads=cpu_count(), depth=2 * _BATCH)
-            ):
+            truth = self._truth(fitted)
+            for where, features, probabilities in fitted.embed(self.files, self._skip, self._decode):
                 if self._stopping:
                     return
-                if isinstance(found, CnapsError):
-                    self.skipped.append(Skipped(self.name(index), str(found)))
-                else:
-                    where.append(index)
-                    pixels.append(found)
-                if len(where) == _BATCH or (where and index == len(self.files) - 1):
-                    self._answer(fitted, where, np.stack(pixels).transpose(0, 3, 1, 2), truth)
-                    where, pixels = [], []
+                novelty = fitted.novelty(features).tolist()
+                for index, each, new in zip(where, probabilities, novelty, strict=True):
+                    path = self.files[index]
+                    known = new, fitted.threshold, truth.get(path)
+                    self.results.append((index, Result.of(path, fitted.names, each, 3, *known)))
             self.phase = "done"
         except Exception as error:  # the page must hear of it, whatever it was
             self.phase, self.message = "failed", str(error) or repr(error)
 
-    def _decode(self, path: Path) -> np.ndarray | CnapsError:
+    def _decode(self, path: Path, size: int) -> np.ndarray:
+        if self._stopping:
+            raise CnapsError("it is not asked for any more")
         try:
-            return self._decoder.pixels(path.read_bytes(), self._size)
-        except CnapsError as error:
-            return error
+            return self._decoder.pixels(path.read_bytes(), size)
         except OSError as error:
-            return CnapsError(error.strerror or str(error))
+            raise CnapsError(error.strerror or str(error)) from error
 
-    def _answer(self, fitted: FittedTask, where: list[int], pixels: np.ndarray, truth: dict[Path, str]) -> None:
-        features = fitted.features(pixels)
-        level = fitted.threshold
-        rows = zip(where, fitted.probabilities(features), fitted.novelty(features).tolist(), strict=True)
-        for index, probabilities, novelty in rows:
-            path = self.files[index]
-            strange = level is not None and novelty > level
-            known = {"novelty": novelty, "stranger": strange, "truth": truth.get(path)}
-            self.results.append((index, Result.of(str(path), fitted.names, probabilities, 3, **known)))
+    def _skip(self, index: int, error: CnapsError) -> None:
+        self.skipped.append(Skipped(self.name(index), str(error)))
 
     def _truth(self, fitted: FittedTask) -> dict[Path, str]:
         """The classes of images in folders that are named like one: a test set that was held out."""
