@@ -135,7 +135,7 @@ class _Drawing:
         """Pooled features as the head reads them."""
         every = bundle.settings["features"] == "all"
         parts = [f"{name}.pooled" for name in (bundle.stages if every else bundle.stages[-1:])]
-        if isinstance(head, heads.CosineHead | heads.RidgeHead):
+        if isinstance(head, heads.UnitHead):
             parts = [self.unit(part) for part in parts]
         return self.add("Concat", *parts, axis=1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import os
 import re
 import shutil
@@ -72,8 +73,6 @@ def _place(source: Path, folder: Path, link: bool) -> bool:
 
 def _same(source: Path, target: Path) -> bool:
     try:
-        if source.samefile(target):
-            return True
-        return source.stat().st_size == target.stat().st_size and source.read_bytes() == target.read_bytes()
+        return source.samefile(target) or filecmp.cmp(source, target, shallow=False)
     except OSError:
         return False

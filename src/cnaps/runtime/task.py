@@ -103,17 +103,9 @@ class FittedTask:
         added = _statistics(self.engine, features, support, len(here))
         merged = self.statistics.merge(added, [order.index(name) for name in here], len(order))
         names = sorted(order)
-        learned = FittedTask(
-            self.engine,
-            names,
-            film,
-            merged.select([order.index(name) for name in names]),
-            embedding,
-            self.seen + len(support.labels),
-            self.image_size,
-            calibration=self.calibration,
-            prior=self._prior_of(names),
-        )._running(network)
+        filmed = replace(self, film=film, embedding=embedding)._running(network)
+        places = [order.index(name) for name in names]
+        learned = filmed.with_classes(names, merged.select(places), self.seen + len(support.labels))
         if self.shown is None or network is not self._network:  # earlier features are of other FiLM
             return learned
         earlier, given = self.shown
@@ -387,6 +379,6 @@ def _support(examples: Examples, names: list[Name], flip: bool) -> Support:
     return Support(pixels, labels, len(names), weights)
 
 
-def _some(names: Sequence[Name], limit: int = 8) -> str:
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(map(repr, names[:limit])) + more
+def _some(names: Sequence[Name]) -> str:
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return ", ".join(map(repr, names[:8])) + more

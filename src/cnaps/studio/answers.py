@@ -19,7 +19,7 @@ import numpy as np
 
 from cnaps.errors import CnapsError, InputError
 from cnaps.images.finding import find_images, true_labels
-from cnaps.runtime.accuracy import Accuracy
+from cnaps.runtime.accuracy import Accuracy, share_of
 from cnaps.runtime.novelty import NONE
 from cnaps.runtime.report import write_report
 from cnaps.runtime.results import Result, Skipped, results_csv
@@ -238,13 +238,6 @@ def _place(answer: tuple[int, Result]) -> int:
 def _accuracy(accuracy: Accuracy) -> dict[str, Any] | None:
     if not accuracy.total:
         return None
-    low, high = accuracy.interval
     names = accuracy.names
-    return {
-        "correct": accuracy.correct,
-        "total": accuracy.total,
-        "low": low,
-        "high": high,
-        "names": names,
-        "matrix": [[accuracy.counts[truth, answer] for answer in names] for truth in names],
-    }
+    matrix = [[accuracy.counts[truth, answer] for answer in names] for truth in names]
+    return {**share_of(accuracy.correct, accuracy.total), "names": names, "matrix": matrix}

@@ -25,7 +25,7 @@ from cnaps.studio.answers import Answers
 from cnaps.studio.archive import MAX_ZIP, write_zip
 from cnaps.studio.engine import Learner
 from cnaps.studio.exporting import example_zip, has_pages, import_file, page_zip
-from cnaps.studio.store import Project
+from cnaps.studio.store import Project, Upload
 
 _FILES = 64  # a request
 _PATIENCE = 15.0  # seconds that a request for news waits
@@ -63,6 +63,19 @@ async def explain(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": str(error)}, 422)
 
 
+def picture_of(data: bytes, headers: dict[str, str] | None = None) -> Response:
+    """A thumbnail."""
+    return Response(data, headers=headers, media_type="image/png" if data[:4] == b"\x89PNG" else "image/jpeg")
+
+
+def _uploads(files: list[UploadFile], paths: list[str]) -> Iterator[Upload]:
+    """Each file by its path, where the page says it, or by its name; read when it is asked for."""
+    if len(files) > _FILES:
+        raise InputError(f"at most {_FILES} files in one request")
+    names = paths if len(paths) == len(files) else [file.filename or "image" for file in files]
+    return ((name, file.file.read()) for name, file in zip(names, files, strict=True))
+
+
 def _routes(project: Project, engine: Learner, shelf: bool) -> APIRouter:
     routes = APIRouter()
     importing = asyncio.Lock()  # one at a time: each may fill the disk
@@ -83,9 +96,7 @@ def _routes(project: Project, engine: Learner, shelf: bool) -> APIRouter:
 
     @routes.get("/api/images/{key}")
     def thumbnail(key: str) -> Response:
-        data = project.thumbnail(key)
-        kind = "image/png" if data[:4] == b"\x89PNG" else "image/jpeg"
-        return Response(data, media_type=kind, headers={"Cache-Control": "private, max-age=86400, immutable"})
+        return picture_of(project.thumbnail(key), {"Cache-Control": "private, max-age=86400, immutable"})
 
     @routes.post("/api/images")
     def add(
@@ -94,11 +105,7 @@ def _routes(project: Project, engine: Learner, shelf: bool) -> APIRouter:
         paths: list[str] = Form(default=[]),
         group: str = Form(default=""),
     ) -> dict[str, Any]:
-        if len(files) > _FILES:
-            raise InputError(f"at most {_FILES} files in one request")
-        names = paths if len(paths) == len(files) else [file.filename or "image" for file in files]
-        uploads = ((name, file.file.read()) for name, file in zip(names, files, strict=True))
-        return project.add(uploads, place, group)
+        return project.add(_uploads(files, paths), place, group)
 
     @routes.patch("/api/images")
     def move(images: list[str] = Body(), place: str = Body()) -> None:
@@ -194,10 +201,7 @@ def _answering(project: Project, engine: Learner, answers: Answers, *, local: bo
 
     @routes.post("/files")
     def drop(files: list[UploadFile] = File(), paths: list[str] = Form(default=[])) -> None:
-        if len(files) > _FILES:
-            raise InputError(f"at most {_FILES} files in one request")
-        names = paths if len(paths) == len(files) else [file.filename or "image" for file in files]
-        answers.drop([(name, file.file.read()) for name, file in zip(names, files, strict=True)])
+        answers.drop(list(_uploads(files, paths)))
 
     @routes.post("/start")
     def start() -> None:
@@ -214,8 +218,7 @@ def _answering(project: Project, engine: Learner, answers: Answers, *, local: bo
 
     @routes.get("/images/{index}")
     def thumbnail(index: int) -> Response:
-        data = answers.thumbnail(index)
-        return Response(data, media_type="image/png" if data[:4] == b"\x89PNG" else "image/jpeg")
+        return picture_of(answers.thumbnail(index))
 
     @routes.get("/{kind}")
     def take(kind: str) -> Response:
