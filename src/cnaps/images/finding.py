@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from cnaps.errors import DataError
+from cnaps.errors import DataError, explained
 from cnaps.files import escaped, plain_cell, read_bytes
 from cnaps.images.archives import files_below
 from cnaps.images.decoding import is_image
@@ -136,10 +136,8 @@ def _plain(name: str) -> str:
 
 
 def _listed(path: Path) -> list[Path]:
-    try:
+    with explained(DataError, f"{path} cannot be read as a list of files", OSError, ValueError):
         lines = [line.strip() for line in read_bytes(path).decode("utf-8-sig").splitlines()]
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as a list of files: {error}") from error
     files = [line for line in lines if line and not line.startswith("#")]
     if not files:
         raise DataError(f"{path} lists no files")

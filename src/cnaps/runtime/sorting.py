@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from cnaps.errors import CnapsError, InputError
+from cnaps.errors import CnapsError, InputError, explained
 from cnaps.runtime.results import Result
 
 # What some file system does not take in a name, and names that Windows keeps for devices
@@ -34,13 +34,11 @@ def sort_into(folder: Path, results: Sequence[Result], *, link: bool = False) ->
     Nothing is overwritten: a further file of the same name gets a number, unless it is the same file.
     """
     made = 0
-    try:
+    with explained(CnapsError, f"cannot sort into {folder}"):
         for result in results:
             source, place = Path(result.path), folder / folder_name(result.label)
             place.mkdir(parents=True, exist_ok=True)
             made += _place(source, place, link)
-    except OSError as error:
-        raise CnapsError(f"cannot sort into {folder}: {error.strerror or error}") from error
     return made
 
 

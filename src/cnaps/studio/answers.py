@@ -17,7 +17,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from cnaps.errors import CnapsError, InputError
+from cnaps.errors import CnapsError, InputError, explained
 from cnaps.images.finding import find_images, true_labels
 from cnaps.runtime.accuracy import Accuracy, share_of
 from cnaps.runtime.novelty import NONE
@@ -78,11 +78,9 @@ class Answers:
                 parts = [safe_name(shown(part)) for part in PurePosixPath(name.replace("\\", "/")).parts[-3:]]
                 # a folder for each, so that none takes the place of another of the same name
                 path = self._scratch / str(len(self.files)) / Path(*parts or ["image"])
-                try:
+                with explained(CnapsError, "an image cannot be kept"):
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_bytes(data)
-                except OSError as error:
-                    raise CnapsError(f"an image cannot be kept: {error.strerror or error}") from error
                 self.files.append(path)
 
     def open_folder(self, folder: str) -> None:
@@ -178,10 +176,8 @@ class Answers:
         """A small picture of an image."""
         if not 0 <= index < len(self.files):
             raise InputError("there is no such image")
-        try:
+        with explained(InputError, f"{self.name(index)} is gone"):
             return self._decoder.decode(self.files[index].read_bytes()).thumbnail
-        except OSError as error:
-            raise InputError(f"{self.name(index)} is gone: {error.strerror or error}") from error
 
     # what can be taken away
 

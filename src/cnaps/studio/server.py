@@ -14,7 +14,7 @@ from typing import IO, Any
 from fastapi import APIRouter, Body, FastAPI, File, Form, Request, UploadFile
 from fastapi.responses import FileResponse, JSONResponse, Response, StreamingResponse
 
-from cnaps.errors import CnapsError, InputError
+from cnaps.errors import CnapsError, InputError, explained
 from cnaps.runtime.engine import open_engine
 from cnaps.runtime.examples import choose_size
 from cnaps.runtime.results import Result, results_csv
@@ -276,11 +276,8 @@ def _download(folder: Path, name: str, write: Callable[[IO[bytes]], None]) -> Re
 @contextlib.contextmanager
 def _scratch(folder: Path) -> Iterator[IO[bytes]]:
     """A file without a name on the disk that has room for the project's images."""
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            yield file
-    except OSError as error:
-        raise CnapsError(f"cannot write to {folder}: {error.strerror or error}") from error
+    with explained(CnapsError, f"cannot write to {folder}"), tempfile.TemporaryFile(dir=folder) as file:
+        yield file
 
 
 def _pieces(file: IO[bytes], closing: contextlib.ExitStack) -> Iterator[bytes]:
