@@ -79,7 +79,7 @@ def onnx_bytes(task: FittedTask, more: Mapping[str, str] | None = None) -> bytes
     return write_model(
         Graph(nodes, b"".join(drawing.kept)),
         {**used, **drawing.tensors},
-        [Port("images", ("batch", 3, "height", "width"), np.dtype(np.uint8))],
+        [Port("images", ("batch", 3, "height", "width"), np.uint8)],
         [Port("probabilities", ("batch", len(task.names))), Port("novelty", ("batch",))],
         metadata,
     )

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from cnaps import values
 from cnaps.errors import CheckpointError, explained
@@ -33,6 +33,13 @@ _NONSENSE = (KeyError, TypeError, ValueError)
 
 def write_task(path: str | os.PathLike[str], task: FittedTask) -> None:
     """Write a task whole or not at all."""
+    data = task_bytes(task)
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def task_bytes(task: FittedTask) -> bytes:
+    """The file that `write_task` writes."""
     task = task.compact()
     statistics, (mean, std) = task.statistics, task.engine.normalisation
     tensors = {
@@ -65,8 +72,7 @@ def write_task(path: str | os.PathLike[str], task: FittedTask) -> None:
     version = 2 if task.prior is None else VERSION  # the oldest that says the same
     metadata = {"format": FORMAT, "version": str(version), "about": json.dumps(about, ensure_ascii=False)}
     metadata["digest"] = _digest(metadata["about"], tensors)
-    with atomic_path(path) as temporary:
-        save_file(tensors, temporary, metadata)
+    return save(tensors, metadata)
 
 
 def pack_scatter(head: Head, statistics: ClassStatistics) -> dict[str, np.ndarray]:

@@ -47,7 +47,7 @@ class Answers:
     def _reset(self) -> None:
         self.phase, self.message, self.folder = "empty", "", ""
         self.files: list[Path] = []
-        self.results: list[tuple[int, Result]] = []  # with the place of each in `files`
+        self.results: list[tuple[int, Result]] = []  # in the order of `files`, with the place of each in it
         self.skipped: list[Skipped] = []
         self._stopping = False
 
@@ -181,29 +181,27 @@ class Answers:
 
     # what can be taken away
 
-    def _named(self) -> list[Result]:
-        return [replace(result, path=self.name(index)) for index, result in sorted(self.results, key=_place)]
-
     def csv(self) -> str:
         """The table."""
-        return results_csv(self._named())
+        return results_csv([replace(result, path=self.name(index)) for index, result in self.results])
 
     def report(self, path: Path) -> None:
         """The page; images of a folder of this machine are linked from it."""
-        results = [result for _, result in sorted(self.results, key=_place)]
+        results = [result for _, result in self.results]
         title = f"{len(results):,} images, classified"
         write_report(path, results, self.skipped, [], title=title, links=bool(self.folder))
 
     def write_zip(self, file: IO[bytes]) -> None:
         """The images in a folder for each class, as a zip file."""
-        taken: Counter[str] = Counter()
+        taken: set[str] = set()
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-            for index, result in sorted(self.results, key=_place):
-                source = self.files[index]
+            for index, result in self.results:
+                source, number = self.files[index], 1
                 inside = f"{folder_name(result.label)}/{source.name}"
-                taken[inside] += 1
-                if taken[inside] > 1:
-                    inside = f"{folder_name(result.label)}/{source.stem} ({taken[inside]}){source.suffix}"
+                while inside in taken:
+                    number += 1
+                    inside = f"{folder_name(result.label)}/{source.stem} ({number}){source.suffix}"
+                taken.add(inside)
                 archive.write(source, inside)
 
     def sort_into(self, folder: str) -> int:
@@ -225,10 +223,6 @@ def _whole_path(text: str) -> Path:
     if not path.is_absolute():
         raise InputError(f"there is no folder {text}: give its whole path, as a file manager shows it")
     return path
-
-
-def _place(answer: tuple[int, Result]) -> int:
-    return answer[0]
 
 
 def _accuracy(accuracy: Accuracy) -> dict[str, Any] | None:

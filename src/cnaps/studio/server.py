@@ -18,7 +18,7 @@ from cnaps.errors import CnapsError, InputError, explained
 from cnaps.runtime.engine import open_engine
 from cnaps.runtime.examples import choose_size
 from cnaps.runtime.results import Result, results_csv
-from cnaps.runtime.taskfile import write_task
+from cnaps.runtime.taskfile import task_bytes
 from cnaps.serving.app import STATIC, add_prediction, guarded_app
 from cnaps.serving.decoding import Decoder
 from cnaps.studio.answers import Answers
@@ -156,14 +156,10 @@ def _routes(project: Project, engine: Learner, shelf: bool) -> APIRouter:
         def write(file: IO[bytes]) -> None:
             if known is None or kind == "project":
                 write_zip(project, file)
-                return
-            with tempfile.TemporaryDirectory() as scratch:
-                path = Path(scratch) / "file"
-                if kind == "task":
-                    write_task(path, known)
-                else:
-                    (page_zip if kind == "page" else example_zip)(known, path, name)
-                file.write(path.read_bytes())
+            elif kind == "task":
+                file.write(task_bytes(known))
+            else:
+                (page_zip if kind == "page" else example_zip)(known, file, name)
 
         return _download(project.folder, f"{name}{endings[kind]}", write)
 
