@@ -7,6 +7,8 @@ Any other exception is a bug.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 
 
@@ -39,3 +41,22 @@ class MissingPackageError(CnapsError):
 
 class CheckpointError(CnapsError, ValueError):
     """A model, task or training file is missing, damaged or does not fit."""
+
+
+@contextmanager
+def explained(kind: type[CnapsError], what: str, *errors: type[Exception]) -> Iterator[None]:
+    """Turn what goes wrong within, if it is one of these errors, into one for people: `what`, and the reason.
+
+    Without any errors it is about the operating system's, whose reason is given without the path.
+
+    >>> with explained(InputError, "weights are numbers", ValueError):
+    ...     float("many")
+    Traceback (most recent call last):
+    cnaps.errors.InputError: weights are numbers: could not convert string to float: 'many'
+    """
+    expected = errors or (OSError,)
+    try:
+        yield
+    except expected as error:
+        brief = None if errors else getattr(error, "strerror", None)
+        raise kind(f"{what}: {brief or error}") from error

@@ -6,48 +6,32 @@ Used as a library nothing is shown. `show_with` says how; it is called once, by 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sized
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
-class Display(Protocol):
-    """What shows several things that progress; rich's `Progress` is one."""
+class Display:
+    """What shows several things that progress: this one nothing; rich's `Progress` is one too."""
 
     def __enter__(self) -> Display:
-        """Begin to show."""
+        return self
 
     def __exit__(self, *_: object) -> None:
-        """End."""
+        pass
 
     def add_task(self, description: str, total: float | None = None, completed: float = 0, note: str = "") -> Any:
         """A further thing that progresses, and a short text that stands behind it; gives its number."""
 
     def advance(self, number: Any, advance: float = 1) -> None:
         """So much more is done."""
+        self.update(number, advance=advance)
 
     def update(self, number: Any, *, advance: float = 0, **changes: Any) -> None:
         """How far it is, and what else has changed."""
 
 
-class _Silent:
-    def __enter__(self) -> _Silent:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def add_task(self, *_: object, **__: object) -> int:
-        return 0
-
-    def advance(self, *_: object) -> None:
-        pass
-
-    def update(self, *_: object, **__: object) -> None:
-        pass
-
-
-_display: Callable[[], Display] = _Silent
+_display: Callable[[], Display] = Display
 
 
 def show_with(display: Callable[[], Display]) -> None:
@@ -57,8 +41,8 @@ def show_with(display: Callable[[], Display]) -> None:
 
 
 def progress_bar(*, visible: bool = True) -> Display:
-    """Something to tell of progress, used as a context manager."""
-    return _display() if visible else _Silent()
+    """Something to tell of progress."""
+    return _display() if visible else Display()
 
 
 def track(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:

@@ -105,8 +105,7 @@ def nothing_given_is_changed(estimator: Any) -> None:
 
 def fitting_twice_gives_the_same(estimator: Any) -> None:
     """Fit is idempotent: nothing of the first time is left."""
-    images, labels = images_and_labels()
-    fitted = clone(estimator).fit(images, labels)
+    fitted, images, labels = _fitted(estimator)
     once = _answers(fitted, images)
     _same(once, _answers(fitted.fit(images, labels), images), "fitted a second time")
     _same(once, _answers(clone(estimator).fit(images, labels), images), "fitted anew")
@@ -147,8 +146,7 @@ def an_unfitted_one_says_so(estimator: Any) -> None:
 
 def the_same_pixels_in_any_form_are_the_same_image(estimator: Any) -> None:
     """Bytes or floats of 0..1, in any order of memory, an array or a list."""
-    images, labels = images_and_labels()
-    fitted = clone(estimator).fit(images, labels)
+    fitted, images, labels = _fitted(estimator)
     expected = _answers(fitted, images)
     for title, given in (
         ("in Fortran's order", np.asfortranarray(images)),
@@ -165,8 +163,7 @@ def the_same_pixels_in_any_form_are_the_same_image(estimator: Any) -> None:
 
 def some_images_get_the_answers_they_get_among_all(estimator: Any) -> None:
     """Alone, in parts and in another order."""
-    images, labels = images_and_labels()
-    fitted = clone(estimator).fit(images, labels)
+    fitted, images, _ = _fitted(estimator)
     whole = _answers(fitted, images)
     for name, expected in whole.items():
         ask = getattr(fitted, name)
@@ -178,8 +175,7 @@ def some_images_get_the_answers_they_get_among_all(estimator: Any) -> None:
 
 def no_images_get_no_answers(estimator: Any) -> None:
     """An empty list is no error once there is something learned."""
-    images, labels = images_and_labels()
-    fitted = clone(estimator).fit(images, labels)
+    fitted, _, _ = _fitted(estimator)
     for name in _answering(fitted):
         found = getattr(fitted, name)([])
         assert len(found) == 0, f"{name} of no images has {len(found)} rows"
@@ -187,8 +183,7 @@ def no_images_get_no_answers(estimator: Any) -> None:
 
 def probabilities_and_classes_fit_together(estimator: Any) -> None:
     """Classes are sorted, rows sum to one, the most probable class is the prediction, and better than chance."""
-    images, labels = images_and_labels()
-    fitted = clone(estimator).fit(images, labels)
+    fitted, _, labels = _fitted(estimator)
     assert fitted.classes_.tolist() == sorted(set(labels.tolist())), "classes_ must be the labels, sorted"
     others, truth = images_and_labels(seed=1)
     found = np.asarray(fitted.predict(others))
@@ -302,8 +297,7 @@ def features_have_names(estimator: Any) -> None:
     """A row for each image, a name for each column; `fit_transform` is `fit` and `transform`."""
     if not hasattr(estimator, "transform"):
         return
-    images, labels = images_and_labels()
-    fitted = clone(estimator).fit(images, labels)
+    fitted, images, labels = _fitted(estimator)
     found = fitted.transform(images)
     assert len(found) == len(images), f"{len(found)} rows of features for {len(images)} images"
     again = clone(estimator).fit_transform(images, labels)
@@ -333,6 +327,12 @@ _CHECKS: tuple[Check, ...] = (
     learning_on_adds_to_what_was_learned,
     features_have_names,
 )
+
+
+def _fitted(estimator: Any) -> tuple[Any, np.ndarray, np.ndarray]:
+    """A fitted copy, and the images and labels that it was given."""
+    images, labels = images_and_labels()
+    return clone(estimator).fit(images, labels), images, labels
 
 
 def _answering(estimator: Any) -> list[str]:

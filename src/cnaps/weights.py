@@ -106,15 +106,15 @@ def package_weights(name: str) -> dict[str, np.ndarray]:
 def read_weights(data: bytes, source: str) -> dict[str, np.ndarray]:
     """The tensors in the bytes of a file in torch's first format."""
     file = io.BytesIO(data)
+    reader = _Reader(file)
     try:
-        if pickle_load(file) != _MAGIC or pickle_load(file) != _PROTOCOL:
+        if reader.load() != _MAGIC or reader.load() != _PROTOCOL:
             raise ValueError("another format")
-        pickle_load(file)  # about the machine that wrote it
-        storages: dict[str, tuple[type, int]] = {}
-        found = pickle_load(file, storages)
+        reader.load()  # about the machine that wrote it
+        found = reader.load()
         numbers: dict[str, np.ndarray] = {}
-        for key in pickle_load(file):
-            kind, count = storages[key]
+        for key in reader.load():
+            kind, count = reader.storages[key]
             (written,) = struct.unpack("<q", file.read(8))
             if written != count:
                 raise ValueError("a tensor of another size")
@@ -132,15 +132,12 @@ def read_weights(data: bytes, source: str) -> dict[str, np.ndarray]:
         raise CheckpointError(f"{source} cannot be read as a file of weights: {error}") from error
 
 
-def pickle_load(file: io.BytesIO, storages: dict[str, tuple[type, int]] | None = None) -> Any:
-    """One pickle, by a reader that knows the few names that such files need."""
-    return _Reader(file, storages if storages is not None else {}).load()
-
-
 class _Reader(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, storages: dict[str, tuple[type, int]]) -> None:
+    """Reads one pickle after the other, knows the few names that such files need, and remembers the storages."""
+
+    def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
-        self._storages = storages
+        self.storages: dict[str, tuple[type, int]] = {}
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("collections", "OrderedDict"):
@@ -153,7 +150,7 @@ class _Reader(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> str:
         _, kind, key, _, count, _ = pid
-        self._storages[key] = (kind, count)
+        self.storages[key] = (kind, count)
         return key
 
 

@@ -180,7 +180,7 @@ def test_images_are_not_sorted_into_a_folder_that_is_read(run, folders):
 def test_without_a_terminal_progress_is_a_line_every_few_seconds(capsys, monkeypatch):
     now = iter(range(0, 1000, 2))
     monkeypatch.setattr(display.time, "monotonic", lambda: float(next(now)))
-    monkeypatch.setattr(progress, "_display", progress._Silent)
+    monkeypatch.setattr(progress, "_display", progress.Display)
     assert list(progress.track(range(10), "counting")) == list(range(10))
     assert capsys.readouterr().err == ""  # a library is silent
     progress.show_with(display.progress_display)

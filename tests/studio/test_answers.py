@@ -86,6 +86,17 @@ def test_dropped_images_are_answered_packed_and_deleted(answers, fitted, picture
     assert answers.describe()["phase"] == "empty"
 
 
+def test_no_image_of_a_zip_takes_the_place_of_another(answers, fitted, pictures):
+    image = pictures[CLASSES[0]][6].read_bytes()
+    answers.drop([(name, image) for name in ("a/same.jpg", "b/same.jpg", "same (2).jpg")])
+    answers.start(fitted)
+    finished(answers)
+    buffer = io.BytesIO()
+    answers.write_zip(buffer)
+    inside = zipfile.ZipFile(buffer).namelist()
+    assert len(inside) == len(set(inside)) == 3
+
+
 def test_what_cannot_be_asked_says_why(answers, fitted, tmp_path):
     with pytest.raises(InputError, match="no images"):
         answers.start(fitted)

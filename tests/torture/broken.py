@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image
 
 from cnaps import load_model
-from cnaps.cli.integrity import find_problems
+from cnaps.cli.check import find_problems
 from cnaps.data.collection import Collection, write_collection
 from cnaps.errors import CnapsError
 from cnaps.images.decoding import FORMATS

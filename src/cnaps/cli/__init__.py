@@ -9,16 +9,13 @@ import sys
 
 import typer
 
-app = typer.Typer(
-    name="cnaps",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help: at once, and flags look like flags
-    context_settings={"max_content_width": 110},
-    help="Few-shot image classification that adapts in one forward pass.",
-)
+from cnaps import progress
+from cnaps.cli.common import app, echo
+from cnaps.cli.display import progress_display
+from cnaps.cli.renamed import current
+from cnaps.errors import CnapsError
 
-# Each module has a function register(app) that adds its commands; order here is the order in --help.
+# Each module adds its commands; order here is the order in --help.
 MODULES = (
     "classify",
     "labels",
@@ -35,7 +32,7 @@ MODULES = (
 )
 
 for _module in MODULES:
-    importlib.import_module(f"cnaps.cli.{_module}").register(app)
+    importlib.import_module(f"cnaps.cli.{_module}")
 
 
 _FIRST = """cnaps learns to tell images apart from a few examples of each class. Three things to do next:
@@ -62,12 +59,6 @@ def _root(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; a mistake of the user ends with one sentence and exit code 2."""
-    from cnaps import progress
-    from cnaps.cli.common import echo
-    from cnaps.cli.display import progress_display
-    from cnaps.cli.renamed import current
-    from cnaps.errors import CnapsError
-
     progress.show_with(progress_display)
 
     try:

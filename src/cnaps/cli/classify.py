@@ -12,8 +12,10 @@ import typer
 from typer import Argument, Option
 
 from cnaps.cli import common
-from cnaps.cli.common import SOME_SKIPPED, echo, finish, read_by, warn
-from cnaps.cli.learning import Labelled, learn
+from cnaps.cli.common import SOME_SKIPPED, Labelled, command, echo, finish, read_by, warn
+from cnaps.errors import CnapsError, DataError, InputError
+from cnaps.files import check_output, shown
+from cnaps.progress import progress_bar, track
 
 if TYPE_CHECKING:
     from cnaps.runtime.results import Result, Skipped
@@ -29,67 +31,50 @@ _FIT_CODES = (
 )
 _TABLE_ROWS = 40  # in the terminal, where the rest is in a file
 
+_OUT = "Write the answers: results.csv or .json."
 _REPORT = "Write a page to look at, the least certain first: report.html."
-_SORT = "Copy the images to sub-folders of this one, named after classes."
+_PICTURES = "Pictures in the page, or in a folder beside it."
+_SAVE = "Keep what was learned for `cnaps predict`: birds.task."
+_TOP = "How many classes to write for an image, best first."
+_NONE = "Images unlike all classes are answered 'none of these'."
 _ABOVE = "The novelty from which --none-of-these answers so, such as 0.3; by the examples if not given."
+_SORT = "Copy the images to sub-folders of this one, named after classes."
+_LINK = "With --sort-into: links instead of copies, which take no space."
+_TARGET = "What to write: a file (birds.onnx), or a folder for a page that classifies in the browser."
 
-_Out = Annotated[
-    Path | None, Option("--out", "-o", metavar="FILE", help="Write the answers: results.csv or .json.")
-]
-_Report = Annotated[Path | None, Option("--report", metavar="FILE", help=_REPORT)]
-_Thumbnails = Annotated[
-    Literal["inside", "beside"], Option(help="Pictures in the page, or in a folder beside it.")
-]
-_Top = Annotated[int, Option(metavar="COUNT", min=1, help="How many classes to write for an image, best first.")]
-_None = Annotated[bool, Option("--none-of-these", help="Images unlike all classes are answered 'none of these'.")]
-_Above = Annotated[float | None, Option(metavar="NOVELTY", min=0.0, max=2.0, help=_ABOVE)]
-_SortInto = Annotated[Path | None, Option(metavar="FOLDER", help=_SORT)]
-_Link = Annotated[bool, Option("--link", help="With --sort-into: links instead of copies, which take no space.")]
-_Save = Annotated[
-    Path | None, Option(metavar="FILE", help="Keep what was learned for `cnaps predict`: birds.task.")
-]
+_Save = Annotated[Path | None, Option(metavar="FILE", help=_SAVE)]
 _Written = Annotated[Path, Argument(metavar="TASK", help="The task file to write, such as birds.task.")]
 _Engine = Annotated[Literal["here", "ray"], Option(help="Compute here, or by Ray: on many machines.")]
 _Workers = Annotated[int | None, Option(metavar="COUNT", min=1, help="Processes of Ray; else one a processor.")]
 _Tour = Annotated[Path, Argument(metavar="FOLDER", help="Where to write images, reports and the task file.")]
-_TARGET = "What to write: a file (birds.onnx), or a folder for a page that classifies in the browser."
 _Target = Annotated[Path, Argument(metavar="TARGET", help=_TARGET)]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command(epilog=_CODES)(classify)
-    app.command(epilog=_FIT_CODES)(fit)
-    app.command(epilog=_CODES)(predict)
-    app.command()(demo)
-    app.command()(export)
-
-
 @dataclass(frozen=True)
-class _Outputs:
-    """Where answers go, besides the terminal."""
+class _Answers:
+    """What is asked of each image, and where answers go besides the terminal."""
 
-    out: Path | None
-    report: Path | None
-    thumbnails: str
-    sort_into: Path | None
-    link: bool
-    save: Path | None = None
+    out: Annotated[Path | None, Option("--out", "-o", metavar="FILE", help=_OUT)] = None
+    report: Annotated[Path | None, Option("--report", metavar="FILE", help=_REPORT)] = None
+    thumbnails: Annotated[Literal["inside", "beside"], Option(help=_PICTURES)] = "inside"
+    top: Annotated[int, Option(metavar="COUNT", min=1, help=_TOP)] = 3
+    none_of_these: Annotated[bool, Option("--none-of-these", help=_NONE)] = False
+    none_above: Annotated[float | None, Option(metavar="NOVELTY", min=0.0, max=2.0, help=_ABOVE)] = None
+    sort_into: Annotated[Path | None, Option(metavar="FOLDER", help=_SORT)] = None
+    link: Annotated[bool, Option("--link", help=_LINK)] = False
 
-    def check(self, sources: Iterable[str | Path], inputs: Iterable[Path], force: bool) -> None:
+    def check(
+        self, sources: Iterable[str | Path], inputs: list[Path], force: bool, save: Path | None = None
+    ) -> None:
         """Say before any work is done what cannot be written; `sources` are what was named, `inputs` all files."""
-        from cnaps.errors import InputError
-        from cnaps.files import check_output
         from cnaps.runtime.report import folder_beside
         from cnaps.runtime.results import FORMATS
         from cnaps.runtime.sorting import check_sorted
 
-        inputs = list(inputs)
-        endings: tuple[tuple[Path | None, tuple[str, ...]], ...]
-        endings = (self.out, FORMATS), (self.report, (".html", ".htm")), (self.save, ())
-        for path, suffixes in endings:
-            check_output(path, suffixes, inputs=inputs, force=force)
-        given = [path.resolve() for path, _ in endings if path is not None]
+        check_output(self.out, FORMATS, inputs=inputs, force=force)
+        check_output(self.report, (".html", ".htm"), inputs=inputs, force=force)
+        check_output(save, inputs=inputs, force=force)
+        given = [path.resolve() for path in (self.out, self.report, save) if path is not None]
         if len(set(given)) < len(given):
             raise InputError(f"two outputs have the same name: {given[-1]}")
         if self.report is not None and self.thumbnails == "beside":
@@ -99,7 +84,48 @@ class _Outputs:
         if self.sort_into is not None:
             check_sorted(self.sort_into, [Path(source) for source in sources])
 
-    def write(self, results: list[Result], skipped: list[Skipped], examples: Labelled) -> None:
+    def find(
+        self, fitted: FittedTask, sources: list[str], files: list[Path]
+    ) -> tuple[list[Result], list[Skipped]]:
+        """The answers, and the images that cannot be read."""
+        from cnaps.images.finding import true_labels
+        from cnaps.runtime.novelty import NONE
+        from cnaps.runtime.results import Result, Skipped
+
+        results: list[Result] = []
+        skipped: list[Skipped] = []
+        level = self._none_level(fitted)
+        truth = true_labels(sources, files, [*map(str, fitted.names), NONE])
+
+        def on_error(index: int, error: CnapsError) -> None:
+            skipped.append(Skipped(str(files[index]), str(error)))
+
+        with progress_bar() as bar:
+            row = bar.add_task("classifying", total=len(files), note="")
+            for where, features, probabilities in fitted.embed(files, on_error):
+                novelty = [None] * len(where) if level is None else fitted.novelty(features).tolist()
+                for index, each, new in zip(where, probabilities, novelty, strict=True):
+                    path = files[index]
+                    results.append(Result.of(path, fitted.names, each, self.top, new, level, truth.get(path)))
+                bar.update(row, completed=len(results) + len(skipped))
+        if not results:
+            raise DataError(f"none of the {len(files)} images can be read; the first: {skipped[0].reason}")
+        return results, skipped
+
+    def _none_level(self, fitted: FittedTask) -> float | None:
+        """The novelty beyond which an image is "none of these"."""
+        if self.none_above is not None or not self.none_of_these:
+            return self.none_above
+        if fitted.threshold is None:
+            raise InputError(
+                "--none-of-these needs classes with two examples or more, four such examples at least: add some, "
+                "or give the level yourself, such as --none-above 0.3"
+            )
+        return fitted.threshold
+
+    def write(
+        self, results: list[Result], skipped: list[Skipped], examples: Labelled, save: Path | None = None
+    ) -> None:
         """The files, then the table in the terminal and the exit code."""
         if self.out is not None:
             from cnaps.runtime.results import write_results
@@ -115,30 +141,21 @@ class _Outputs:
             from cnaps.runtime.sorting import sort_into
 
             sort_into(self.sort_into, results, link=self.link)
-        written = [path for path in (self.out, self.report, self.save, self.sort_into) if path is not None]
+        written = [path for path in (self.out, self.report, save, self.sort_into) if path is not None]
         _show(results, bool(written))
         for item in skipped:
             warn(f"{item.reason}: skipped")
         finish(written, skipped)
 
 
+@command(epilog=_CODES)
 def classify(
     examples: common.Examples,
     images: common.Images,
-    out: _Out = None,
-    report: _Report = None,
-    thumbnails: _Thumbnails = "inside",
+    *,
+    answers: _Answers,
     save: _Save = None,
-    top: _Top = 3,
-    none_of_these: _None = False,
-    none_above: _Above = None,
-    sort_into: _SortInto = None,
-    link: _Link = False,
-    model: common.Model = None,
-    backbone: common.Backbone = None,
-    size: common.Size = "auto",
-    flip: common.Flip = False,
-    device: common.Device = "auto",
+    how: common.Learning,
     force: common.Force = False,
 ) -> None:
     """Learn from a few examples and classify images.
@@ -150,58 +167,43 @@ def classify(
     from cnaps.images.finding import find_examples, find_images
 
     labelled, files = find_examples(examples), find_images(images)
-    outputs = _Outputs(out, report, thumbnails, sort_into, link, save)
-    inputs = read_by([examples, *files, *(path for path, _ in labelled)], [*images, model])
-    outputs.check([examples, *images], inputs, force)
-    fitted, _, whole = learn(labelled, model=model, backbone=backbone, size=size, flip=flip, device=device)
-    results, skipped = _classify(fitted, images, files, top, _none_level(fitted, none_of_these, none_above))
+    inputs = read_by([examples, *files, *(path for path, _ in labelled)], [*images, how.model])
+    answers.check([examples, *images], inputs, force, save)
+    fitted, _, whole = how.learn(labelled)
+    results, skipped = answers.find(fitted, images, files)
     if save is not None:
         from cnaps.runtime.taskfile import write_task
 
         write_task(save, fitted)
-    outputs.write(results, skipped, labelled)
+    answers.write(results, skipped, labelled, save)
     finish([], labelled[len(whole) :])
 
 
-def fit(
-    examples: common.Examples,
-    task: _Written,
-    model: common.Model = None,
-    backbone: common.Backbone = None,
-    size: common.Size = "auto",
-    flip: common.Flip = False,
-    device: common.Device = "auto",
-    force: common.Force = False,
-) -> None:
+@command(epilog=_FIT_CODES)
+def fit(examples: common.Examples, task: _Written, *, how: common.Learning, force: common.Force = False) -> None:
     """Learn from a few examples and keep a task file.
 
     Example: cnaps fit birds birds.task
     """
-    from cnaps.files import check_output
     from cnaps.images.finding import find_examples
     from cnaps.runtime.taskfile import write_task
 
     labelled = find_examples(examples)
-    inputs = read_by([examples, *(path for path, _ in labelled)], [model])
+    inputs = read_by([examples, *(path for path, _ in labelled)], [how.model])
     check_output(task, inputs=inputs, force=force)
-    fitted, _, whole = learn(labelled, model=model, backbone=backbone, size=size, flip=flip, device=device)
+    fitted, _, whole = how.learn(labelled)
     write_task(task, fitted)
     kilobytes = task.stat().st_size / 1000
     echo(f"wrote {task}: {len(fitted.names)} classes from {fitted.seen} images, {kilobytes:.0f} KB")
     finish([], labelled[len(whole) :])
 
 
+@command(epilog=_CODES)
 def predict(
     task: common.Task,
     images: common.Images,
-    out: _Out = None,
-    report: _Report = None,
-    thumbnails: _Thumbnails = "inside",
-    top: _Top = 3,
-    none_of_these: _None = False,
-    none_above: _Above = None,
-    sort_into: _SortInto = None,
-    link: _Link = False,
+    *,
+    answers: _Answers,
     model: common.Model = None,
     engine: _Engine = "here",
     workers: _Workers = None,
@@ -215,21 +217,20 @@ def predict(
 
     Example: cnaps predict birds.task photos --out results.csv
     """
-    from cnaps.errors import InputError
     from cnaps.images.finding import find_images
     from cnaps.runtime.taskfile import read_task
 
-    outputs = _Outputs(out, report, thumbnails, sort_into, link)
     if engine == "ray":
-        if none_of_these or none_above is not None or sort_into:
+        if answers.none_of_these or answers.none_above is not None or answers.sort_into:
             raise InputError("--none-of-these and --sort-into work without --engine ray")
-        from cnaps.files import check_output
         from cnaps.serving.bulk import predict_on_ray, write_parts
 
-        parts = out if out is not None and not out.suffix else None
-        replace(outputs, out=None if parts else out).check(images, read_by([], [*images, task, model]), force)
+        parts = answers.out if answers.out is not None and not answers.out.suffix else None
+        if parts:
+            answers = replace(answers, out=None)
+        answers.check(images, read_by([], [*images, task, model]), force)
         check_output(parts, folder=())
-        rows = predict_on_ray(task, images, model=model, top=top, workers=workers)
+        rows = predict_on_ray(task, images, model=model, top=answers.top, workers=workers)
         if parts:
             write_parts(rows, parts)
             echo(f"wrote {parts}")
@@ -237,12 +238,12 @@ def predict(
         results, skipped = _gather(rows)
     else:
         files = find_images(images)
-        outputs.check(images, read_by(files, [*images, task, model]), force)
-        fitted = read_task(task, model)
-        results, skipped = _classify(fitted, images, files, top, _none_level(fitted, none_of_these, none_above))
-    outputs.write(results, skipped, [])
+        answers.check(images, read_by(files, [*images, task, model]), force)
+        results, skipped = answers.find(read_task(task, model), images, files)
+    answers.write(results, skipped, [])
 
 
+@command()
 def demo(folder: _Tour = Path("cnaps-demo")) -> None:
     """See it work on images that come with the package.
 
@@ -253,6 +254,7 @@ def demo(folder: _Tour = Path("cnaps-demo")) -> None:
     main(folder)
 
 
+@command()
 def export(task: common.Task, target: _Target, model: common.Model = None, force: common.Force = False) -> None:
     """Turn a task file into an ONNX file or a web page.
 
@@ -260,7 +262,6 @@ def export(task: common.Task, target: _Target, model: common.Model = None, force
 
     Example: cnaps export birds.task birds.onnx
     """
-    from cnaps.files import check_output
     from cnaps.runtime.taskfile import read_task
 
     inputs = read_by([], [task, model])
@@ -273,9 +274,9 @@ def export(task: common.Task, target: _Target, model: common.Model = None, force
         echo(f"wrote {target}: put it on a web space, or try it: cnaps web {target}")
         return
     check_output(target, (".onnx",), inputs=inputs, force=force)
-    fitted = read_task(task, model)
     from cnaps.runtime.export import export_onnx
 
+    fitted = read_task(task, model)
     export_onnx(fitted, target)
     echo(
         f"wrote {target}: uint8 RGB images of any size to probabilities of {len(fitted.names)} "
@@ -283,53 +284,7 @@ def export(task: common.Task, target: _Target, model: common.Model = None, force
     )
 
 
-def _none_level(fitted: FittedTask, wanted: bool, given: float | None) -> float | None:
-    from cnaps.errors import InputError
-
-    if given is not None or not wanted:
-        return given
-    if fitted.threshold is None:
-        raise InputError(
-            "--none-of-these needs classes with two examples or more, four such examples at least: add some, "
-            "or give the level yourself, such as --none-above 0.3"
-        )
-    return fitted.threshold
-
-
-def _classify(
-    fitted: FittedTask, sources: list[str], files: list[Path], top: int, level: float | None
-) -> tuple[list[Result], list[Skipped]]:
-    """The answers; beyond `level` of novelty it is "none of these"."""
-    from cnaps.errors import CnapsError, DataError
-    from cnaps.images.finding import true_labels
-    from cnaps.progress import progress_bar
-    from cnaps.runtime.novelty import NONE
-    from cnaps.runtime.results import Result, Skipped
-
-    results: list[Result] = []
-    skipped: list[Skipped] = []
-    truth = true_labels(sources, files, [*map(str, fitted.names), NONE])
-
-    def on_error(index: int, error: CnapsError) -> None:
-        skipped.append(Skipped(str(files[index]), str(error)))
-
-    with progress_bar() as bar:
-        row = bar.add_task("classifying", total=len(files), note="")
-        for where, features, probabilities in fitted.embed(files, on_error):
-            novelty = [None] * len(where) if level is None else fitted.novelty(features).tolist()
-            for index, each, new in zip(where, probabilities, novelty, strict=True):
-                strange = new is not None and level is not None and new > level
-                known = {"novelty": new, "stranger": strange, "truth": truth.get(files[index])}
-                results.append(Result.of(str(files[index]), fitted.names, each, top, **known))
-            bar.update(row, completed=len(results) + len(skipped))
-    if not results:
-        raise DataError(f"none of the {len(files)} images can be read; the first: {skipped[0].reason}")
-    return results, skipped
-
-
 def _gather(rows: Any) -> tuple[list[Result], list[Skipped]]:
-    from cnaps.errors import DataError
-    from cnaps.progress import track
     from cnaps.runtime.results import Result, Skipped
 
     results, skipped = [], []
@@ -345,13 +300,13 @@ def _gather(rows: Any) -> tuple[list[Result], list[Skipped]]:
 
 def _show(results: list[Result], written: bool) -> None:
     """The table, or its least certain part where a file has it all, and how many are right."""
-    shown = results
+    listed = results
     if written and len(results) > _TABLE_ROWS:
         counts = Counter(result.label for result in results)
         echo("found: " + ", ".join(f"{label} {count}" for label, count in counts.most_common(20)))
-        shown = sorted(results, key=lambda result: result.probability)[:10]
+        listed = sorted(results, key=lambda result: result.probability)[:10]
         echo(f"the least certain of {len(results)}:")
-    _table(shown)
+    _table(listed)
     from cnaps.runtime.accuracy import Accuracy
 
     known = Accuracy.of((result.truth, result.label) for result in results if result.truth is not None)
@@ -360,8 +315,6 @@ def _show(results: list[Result], written: bool) -> None:
 
 
 def _table(results: list[Result]) -> None:
-    from cnaps.files import shown
-
     file_width = min(max(len(shown(result.path)) for result in results), 60)
     label_width = min(max(len(shown(result.label)) for result in results), 30)
     for result in results:

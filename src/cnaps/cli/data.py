@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cnaps.cli.common import FORCE, echo
+from cnaps.cli import common
+from cnaps.cli.common import app as root
+from cnaps.cli.common import command, echo
+from cnaps.files import check_output
 
 if TYPE_CHECKING:
     from cnaps.data.collection import Collection
@@ -15,12 +18,10 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Prepare collections of images, and look at them.")
 
 
-def register(root: typer.Typer) -> None:
-    """Add the commands to the root."""
-    root.add_typer(app, name="data")
+root.add_typer(app, name="data")
 
 
-@app.command()
+@command(of=app)
 def prepare(
     name: Annotated[
         str, typer.Argument(help="Which data set, see `cnaps data list`; folder for your own images.")
@@ -63,7 +64,7 @@ def prepare(
         echo(f"  ... {len(made.broken)} broken images in all; `cnaps data show` lists them", err=True)
 
 
-@app.command("list")
+@command("list", of=app)
 def list_(
     folder: Annotated[Path | None, typer.Argument(help="A folder of collections.")] = None,
 ) -> None:
@@ -80,16 +81,15 @@ def list_(
         echo(f"{collection.name:21}{summary(collection)}")
 
 
-@app.command()
+@command(of=app)
 def show(
     dest: Annotated[Path, typer.Argument(help="A collection.")],
     sheet: Annotated[Path | None, typer.Option(help="The picture to write; DEST.png if not given.")] = None,
-    force: bool = FORCE,
+    force: common.Force = False,
 ) -> None:
     """Show counts, splits and broken images of a collection, and write a contact sheet of it as PNG."""
     from cnaps.data.collection import Collection
     from cnaps.data.contact_sheet import write_contact_sheet
-    from cnaps.files import check_output
 
     collection = Collection.open(dest)
     counts = collection.counts
@@ -112,7 +112,7 @@ def show(
         echo(f"  broken           {key}: {reason}")
 
 
-@app.command()
+@command(of=app)
 def doctor(
     folder: Annotated[Path, typer.Argument(help="The folder of collections and downloads.")],
 ) -> None:

@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from cnaps.progress import Display
+
 EVERY = 5.0  # seconds between lines; what is done sooner needs none
 
 
@@ -30,26 +32,16 @@ class _Row:
         return f"{text}  {self.note}".rstrip()
 
 
-class Lines:
+class Lines(Display):
     """Stands in for a bar where there is no terminal: `classifying: 320 of 1,000, 12 s left` on standard error."""
 
     def __init__(self) -> None:
         self._rows: list[_Row] = []
 
-    def __enter__(self) -> Lines:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
     def add_task(self, description: str, total: float | None = None, completed: float = 0, note: str = "") -> int:
         """A further thing that progresses; its number."""
         self._rows.append(_Row(description, total, completed, note))
         return len(self._rows) - 1
-
-    def advance(self, number: int, advance: float = 1) -> None:
-        """So much more is done."""
-        self.update(number, advance=advance)
 
     def update(self, number: int, *, advance: float = 0, **changes: Any) -> None:
         """How far it is; said when the last time was a while ago, ever less often in the course of hours."""

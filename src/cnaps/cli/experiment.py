@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cnaps.cli import options as o
-from cnaps.cli.evaluate import finish, label_of, open_collections, start_processes, unseen_sets, warn_of_seen
-from cnaps.cli.options import names_of, split_of
+from cnaps.cli.common import app as root
+from cnaps.cli.common import command
+from cnaps.errors import InputError
 
 if TYPE_CHECKING:
     from cnaps.nn.model import CNAPs
     from cnaps.paper.experiments.evaluation import Study, TaskSet
 
 app = typer.Typer(no_args_is_help=True, help="Run an experiment of the paper and write its tables and pictures.")
+root.add_typer(app, name="experiment")
 
 COMPARISONS = {  # learners, title, how the models are made
     "ablation": (
@@ -37,19 +39,9 @@ COMPARISONS = {  # learners, title, how the models are made
 }
 
 
-def register(root: typer.Typer) -> None:
-    """Add the commands to the program."""
-    for name, (learners, title, text) in COMPARISONS.items():
-        example = f"cnaps experiment {name} collections --model runs/phi/best --out results/{name}"
-        app.command(name, help=f"{title}. {text}\n\nExample: {example}")(_comparison(name, learners, title, text))
-    root.add_typer(app, name="experiment")
-
-
 def _comparison(name: str, default: str, title: str, text: str) -> Callable[..., None]:
-    def command(
-        data: o.Data,
-        out: o.Out,
-        model: o.Model,
+    def run(
+        at: o.Experiment,
         learners: o.Learners = default,
         split: o.Split = "test",
         tasks: o.Tasks = 100,
@@ -57,52 +49,51 @@ def _comparison(name: str, default: str, title: str, text: str) -> Callable[...,
         max_context: o.MaxContext = 500,
         processes: o.Processes = 1,
     ) -> None:
-        start_processes(processes, out)
+        o.start_processes(processes, at.out)
         from cnaps.nn.checkpoints import load_model
         from cnaps.paper.experiments.comparison import adapter_rows, comparison_report
         from cnaps.paper.experiments.evaluation import compare
 
-        task_set = _draw(data, split, tasks, (max_ways, max_context))
-        warn_of_seen(model, task_set)
-        found = compare(model, names_of(learners), task_set, out)
+        task_set = _draw(at.data, split, tasks, (max_ways, max_context))
+        o.warn_of_seen(at.model, task_set)
+        found = compare(at.model, o.names_of(learners), task_set, at.out)
         if found is not None:
-            found |= {"name": name, "title": title, "note": text, "against": label_of(learners)}
-            found |= {"unseen": unseen_sets(sorted(found["setup"]["data set"]), None, model)}
+            found |= {"name": name, "title": title, "note": text, "against": o.label_of(learners)}
+            found |= {"unseen": o.unseen_sets(sorted(found["setup"]["data set"]), None, at.model)}
             if name == "adapters":
-                found |= {"parameters": adapter_rows(load_model(model).backbone)}
-            finish(comparison_report(found), out)
+                found |= {"parameters": adapter_rows(load_model(at.model).backbone)}
+            o.finish(comparison_report(found), at.out)
 
-    return command
+    return run
 
 
 def _draw(data: list[Path], split: str, tasks: int, most: tuple[int, int]) -> TaskSet:
     from cnaps.paper.experiments.evaluation import TaskSet
 
-    where = split_of(split)
-    return TaskSet.draw(open_collections(data, where), where, tasks, most=most)
+    where = o.split_of(split)
+    return TaskSet.draw(o.open_collections(data, where), where, tasks, most=most)
 
 
-def _study(data: list[Path], out: Path, model: str, learners: str, split: str, size: int | None = None) -> Study:
+def _study(at: o.Experiment, learners: str, split: str, size: int | None = None) -> Study:
     """What an experiment on stored results needs, in one process."""
-    start_processes(1, out)
+    o.start_processes(1, at.out)
     from cnaps.paper.experiments.evaluation import Study
 
-    where = split_of(split)
-    return Study.open(model, names_of(learners), open_collections(data, where), where, out, size)
+    where = o.split_of(split)
+    found = o.open_collections(at.data, where)
+    return Study.open(at.model, o.names_of(learners), found, where, at.out, size)
 
 
-def _model(name: str, out: Path) -> CNAPs:
-    start_processes(1, out)
+def _model(at: o.Experiment) -> CNAPs:
+    o.start_processes(1, at.out)
     from cnaps.nn.checkpoints import load_model
 
-    return load_model(name)
+    return load_model(at.model)
 
 
-@app.command()
+@command(of=app)
 def speed(
-    data: o.Data,
-    out: o.Out,
-    model: o.Model,
+    at: o.Experiment,
     learners: o.Learners = "cnaps,film-gradient,finetune-tuned",
     shots: Annotated[str, typer.Option(help="Context images a class, with commas.")] = "1,2,5,10,15,20,25",
     split: o.Split = "test",
@@ -113,18 +104,16 @@ def speed(
 
     Example: cnaps experiment speed collections --model cnaps-lite0 --out results/speed
     """
-    study = _study(data, out, model, learners, split, size)
+    study = _study(at, learners, split, size)
     from cnaps.paper.experiments.speed import measure_speed, speed_report
 
     counts = [count for count in _shots(shots) if count is not None]
-    finish(speed_report(measure_speed(study, shots=counts, tasks=tasks)), out)
+    o.finish(speed_report(measure_speed(study, shots=counts, tasks=tasks)), at.out)
 
 
-@app.command()
+@command(of=app)
 def shots(
-    data: o.Data,
-    out: o.Out,
-    model: o.Model,
+    at: o.Experiment,
     learners: o.Learners = "cnaps,logreg,finetune-tuned",
     axes: Annotated[
         str, typer.Option(help="What to vary, with commas: shots, ways, imbalance.")
@@ -140,18 +129,16 @@ def shots(
 
     Example: cnaps experiment shots collections --model cnaps-lite0 --out results/shots
     """
-    study = _study(data, out, model, learners, split, size)
+    study = _study(at, learners, split, size)
     from cnaps.paper.experiments.sizes import measure_sizes, sizes_report
 
-    new = unseen_sets([each.name for each in study.collections], unseen, model)
-    finish(sizes_report(measure_sizes(study, axes=names_of(axes), tasks=tasks, unseen=new)), out)
+    new = o.unseen_sets([each.name for each in study.collections], unseen, at.model)
+    o.finish(sizes_report(measure_sizes(study, axes=o.names_of(axes), tasks=tasks, unseen=new)), at.out)
 
 
-@app.command("design-space")
+@command("design-space", of=app)
 def design_space(
-    data: o.Data,
-    out: o.Out,
-    model: o.Model,
+    at: o.Experiment,
     learners: o.Learners = "cnaps,protonet,matchingnet,logreg,film-gradient,residual-adapters,finetune-tuned",
     split: o.Split = "test",
     tasks: o.Tasks = 3,
@@ -160,30 +147,28 @@ def design_space(
 
     Example: cnaps experiment design-space collections/cu_birds --model cnaps-lite0 --out results/design
     """
-    study = _study(data, out, model, learners, split)
+    study = _study(at, learners, split)
     from cnaps.paper.experiments.speed import design_space_report, measure_costs
 
-    finish(design_space_report(measure_costs(study, tasks=tasks)), out)
+    o.finish(design_space_report(measure_costs(study, tasks=tasks)), at.out)
 
 
-@app.command()
-def embeddings(data: o.Data, out: o.Out, model: o.Model, split: o.Split = "test", tasks: o.Tasks = 30) -> None:
+@command(of=app)
+def embeddings(at: o.Experiment, split: o.Split = "test", tasks: o.Tasks = 30) -> None:
     """t-SNE of z_G and of the first and last FiLM layer over tasks, coloured by data set, with silhouettes.
 
     Example: cnaps experiment embeddings collections --model cnaps-lite0 --out results/embeddings
     """
-    base = _model(model, out)
+    base = _model(at)
     from cnaps.paper.experiments.embeddings import embed_tasks, embeddings_report
 
-    task_set = _draw(data, split, tasks, (10, 60))
-    finish(embeddings_report(embed_tasks(base, task_set, size=base.image_size)), out)
+    task_set = _draw(at.data, split, tasks, (10, 60))
+    o.finish(embeddings_report(embed_tasks(base, task_set, size=base.image_size)), at.out)
 
 
-@app.command()
+@command(of=app)
 def active(
-    data: o.Data,
-    out: o.Out,
-    model: o.Model,
+    at: o.Experiment,
     learners: o.Learners = "cnaps,protonet",
     strategies: Annotated[
         str, typer.Option(help="How images are chosen, with commas, beside random choice.")
@@ -200,19 +185,17 @@ def active(
 
     Example: cnaps experiment active collections --model cnaps-lite0 --out results/active
     """
-    study = _study(data, out, model, learners, split)
+    study = _study(at, learners, split)
     from cnaps.paper.experiments.active import Plan, active_report, active_runs
     from cnaps.runtime.suggest import check_strategy
 
-    plan = Plan(tuple(map(check_strategy, names_of(strategies))), iterations, images, start)
-    finish(active_report(active_runs(study, plan, seeds=seeds)), out)
+    plan = Plan(tuple(map(check_strategy, o.names_of(strategies))), iterations, images, start)
+    o.finish(active_report(active_runs(study, plan, seeds=seeds)), at.out)
 
 
-@app.command()
+@command(of=app)
 def trust(
-    data: o.Data,
-    out: o.Out,
-    model: o.Model,
+    at: o.Experiment,
     split: o.Split = "test",
     tasks: o.Tasks = 20,
     max_ways: o.MaxWays = 20,
@@ -224,14 +207,14 @@ def trust(
 
     Example: cnaps experiment trust collections --model cnaps-lite0 --out results/trust
     """
-    base = _model(model, out)
+    base = _model(at)
     from cnaps.paper.experiments.trust import trust_report, trust_runs
 
-    task_set = _draw(data, split, tasks, (max_ways, max_context))
-    finish(trust_report(trust_runs(base, task_set, out, split=split_of(split))), out)
+    task_set = _draw(at.data, split, tasks, (max_ways, max_context))
+    o.finish(trust_report(trust_runs(base, task_set, at.out, split=o.split_of(split))), at.out)
 
 
-@app.command()
+@command(of=app)
 def continual(
     data: Annotated[Path, typer.Option(help="The collection, e.g. collections/mnist.")],
     out: o.Out,
@@ -268,25 +251,28 @@ def continual(
 
     Example: cnaps experiment continual --data collections/mnist --benchmark split-mnist --out results/mnist
     """
-    start_processes(1, out)
+    o.start_processes(1, out)
     from cnaps.data.collection import Collection
-    from cnaps.errors import InputError
     from cnaps.nn.checkpoints import load_model
     from cnaps.paper.experiments.continual import HEADS, Trials, continual_report, run_continual
 
     if head not in (*HEADS, "both"):
         raise InputError(f"--head takes multi, single or both, not {head!r}")
-    trials = Trials(names_of(methods), _shots(shots), runs, tests, iterations, classes)
+    trials = Trials(o.names_of(methods), _shots(shots), runs, tests, iterations, classes)
     base = load_model(model) if any(name.startswith("cnaps-") for name in trials.methods) else None
     found = run_continual(benchmark, Collection.open(data), out, trials, base)
-    finish(continual_report(found, HEADS if head == "both" else [head]), out)
+    o.finish(continual_report(found, HEADS if head == "both" else [head]), out)
 
 
 def _shots(text: str) -> list[int | None]:
     """Numbers with commas; None for `all`."""
-    from cnaps.errors import InputError
-
-    for part in names_of(text):
+    for part in o.names_of(text):
         if part != "all" and not (part.isdigit() and int(part)):
             raise InputError(f"--shots takes numbers and 'all', not {part!r}")
-    return [None if part == "all" else int(part) for part in names_of(text)]
+    return [None if part == "all" else int(part) for part in o.names_of(text)]
+
+
+for _name, (_learners, _title, _text) in COMPARISONS.items():
+    _example = f"cnaps experiment {_name} collections --model runs/phi/best --out results/{_name}"
+    _run = _comparison(_name, _learners, _title, _text)
+    command(_name, of=app, help=f"{_title}. {_text}\n\nExample: {_example}")(_run)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
 from typer import Argument, Option
 
-from cnaps.cli.common import echo
+from cnaps.cli.common import command, echo
+from cnaps.errors import CnapsError
 
 _Source = Annotated[
     str, Argument(metavar="SOURCE", help="A task file (birds.task), or a model by name or folder.")
@@ -16,18 +16,12 @@ _Repository = Annotated[str, Argument(metavar="REPOSITORY", help="OWNER/NAME on 
 _Public = Annotated[bool, Option("--public", help="For everybody to see; else a new repository is private.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    for command in (models, push, pull):
-        app.command()(command)
-
-
+@command()
 def models() -> None:
     """List the models on this machine.
 
     Those that come with the package, and those that were fetched from the hub.
     """
-    from cnaps.errors import CnapsError
     from cnaps.runtime.bundle import has_bundle, read_bundle
     from cnaps.runtime.hub import known_models
     from cnaps.weights import DEFAULT_MODEL
@@ -48,6 +42,7 @@ def models() -> None:
             echo(f"  damaged: {error}")
 
 
+@command()
 def push(source: _Source, repository: _Repository, public: _Public = False) -> None:
     """Upload a task file or a model to the Hugging Face hub.
 
@@ -60,6 +55,7 @@ def push(source: _Source, repository: _Repository, public: _Public = False) -> N
     echo(f"pushed to {hub.push(source, repository, public=public)}")
 
 
+@command()
 def pull(repository: _Repository) -> None:
     """Fetch a task file or a model from the hub.
 

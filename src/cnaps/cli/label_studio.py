@@ -9,7 +9,9 @@ import typer
 from typer import Argument, Option
 
 from cnaps.cli import common
-from cnaps.cli.common import SOME_SKIPPED, echo, finish, warn
+from cnaps.cli.common import SOME_SKIPPED, app, command, echo, finish, warn
+from cnaps.errors import CnapsError, DataError
+from cnaps.files import check_output, csv_text, write_json, write_text
 
 _CODES = f"Exit codes: 0 done; 2 nothing was done, the message says why; {SOME_SKIPPED} some images were left out."
 _SERVED = "The folder that Label Studio serves the images from."
@@ -22,14 +24,11 @@ _Out = Annotated[Path, Option("--out", "-o", metavar="FILE", help="What to impor
 _Task = Annotated[Path | None, Option(metavar="TASK", help="Suggest classes by this task file: birds.task.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    group = typer.Typer(help="Labels from Label Studio, and suggestions for it.", no_args_is_help=True)
-    group.command("import", epilog=_CODES)(bring_in)
-    group.command(epilog=_CODES)(export)
-    app.add_typer(group, name="label-studio")
+group = typer.Typer(help="Labels from Label Studio, and suggestions for it.", no_args_is_help=True)
+app.add_typer(group, name="label-studio")
 
 
+@command("import", of=group, epilog=_CODES)
 def bring_in(
     source: _Export, table: _Table, images: _Folder, field: _Field = "image", force: common.Force = False
 ) -> None:
@@ -37,8 +36,6 @@ def bring_in(
 
     Example: cnaps label-studio import project-1.json birds.csv --images photos
     """
-    from cnaps.errors import DataError
-    from cnaps.files import check_output, csv_text, write_text
     from cnaps.runtime.label_studio import Addresses, read_export
 
     check_output(table, (".csv",), inputs=[source], force=force)
@@ -60,6 +57,7 @@ def bring_in(
     finish([], missing)
 
 
+@command(of=group, epilog=_CODES)
 def export(
     sources: common.Images,
     out: _Out,
@@ -72,8 +70,6 @@ def export(
 
     Example: cnaps label-studio export photos --images photos --task birds.task --out tasks.json
     """
-    from cnaps.errors import CnapsError
-    from cnaps.files import check_output, write_json
     from cnaps.images.finding import find_images
     from cnaps.runtime.label_studio import Config, local_address
     from cnaps.runtime.taskfile import read_task

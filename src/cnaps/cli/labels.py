@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
 from typer import Option
 
 from cnaps.cli import common
-from cnaps.cli.common import SOME_SKIPPED, echo, finish, read_by, warn
-from cnaps.cli.learning import learn
+from cnaps.cli.common import SOME_SKIPPED, command, echo, finish, read_by, warn
+from cnaps.errors import CnapsError, DataError
+from cnaps.files import check_output, csv_text, escaped, write_text
 
 _CODES = (
     f"Exit codes: 0 done; 2 nothing was done, the message says why; {SOME_SKIPPED} some images could not be read."
@@ -29,12 +29,7 @@ _Review = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command(epilog=_CODES)(suggest)
-    app.command(epilog=_CODES)(review)
-
-
+@command(epilog=_CODES)
 def suggest(
     task: common.Task,
     pool: common.Images,
@@ -50,8 +45,6 @@ def suggest(
 
     Example: cnaps suggest birds.task unlabelled -n 10 --sheet next.png
     """
-    from cnaps.errors import CnapsError, DataError
-    from cnaps.files import check_output, csv_text, escaped, write_text
     from cnaps.images.finding import find_images
     from cnaps.runtime.suggest import suggest
     from cnaps.runtime.taskfile import read_task
@@ -94,15 +87,9 @@ def suggest(
     finish([out, sheet], broken)
 
 
+@command(epilog=_CODES)
 def review(
-    examples: common.Examples,
-    out: _Review = None,
-    model: common.Model = None,
-    backbone: common.Backbone = None,
-    size: common.Size = "auto",
-    flip: common.Flip = False,
-    device: common.Device = "auto",
-    force: common.Force = False,
+    examples: common.Examples, out: _Review = None, *, how: common.Learning, force: common.Force = False
 ) -> None:
     """Find examples whose labels look wrong (label issues).
 
@@ -110,14 +97,13 @@ def review(
 
     Example: cnaps review birds
     """
-    from cnaps.files import check_output, csv_text, escaped, write_text
     from cnaps.images.finding import find_examples
     from cnaps.runtime.review import review
 
     labelled = find_examples(examples)
-    inputs = read_by([examples, *(path for path, _ in labelled)], [model])
+    inputs = read_by([examples, *(path for path, _ in labelled)], [how.model])
     check_output(out, (".csv",), inputs=inputs, force=force)
-    fitted, read, whole = learn(labelled, model=model, backbone=backbone, size=size, flip=flip, device=device)
+    fitted, read, whole = how.learn(labelled)
     found = review(fitted, read.pixels, read.names)
     paths = [escaped(str(path)) for path, _ in whole]
     issues = [each for each in found if each.suspicious]

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
+import json
 import os
-from collections.abc import Callable, Iterator
+import re
+import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
 
 from cnaps.cli import common
+from cnaps.cli.common import command
+from cnaps.errors import InputError, MissingPackageError
 
 _HOST = "Where to listen; others than this machine then need a token."
 _PROJECT = (
@@ -43,15 +48,11 @@ _Images = Annotated[Path | None, Option(metavar="FOLDER", help="With --label-stu
 _Theirs = Annotated[str | None, Option("--label-studio-host", metavar="URL", help=_THEIRS)]
 _Page = Annotated[Path | None, Argument(metavar="FOLDER", help=_PAGE)]
 _SHELF = Path("~/cnaps-studio")
+# a folder that only this user may look into, until the server ends
+_PRIVATE: Any = {"prefix": "cnaps-", "ignore_cleanup_errors": True}
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command()(studio)
-    app.command()(serve)
-    app.command()(web)
-
-
+@command()
 def studio(
     project: _Project = None,
     host: _Host = "127.0.0.1",
@@ -83,12 +84,13 @@ def studio(
         typer.echo(
             f"cnaps studio: {address}\nproject{'s' * several}: {folder}\nCtrl-C ends it; everything is saved."
         )
-        with _private_folder() as private:
+        with TemporaryDirectory(**_PRIVATE) as private:
             if browser:
-                _open_page(address, private)
+                _open_page(address, Path(private))
             _run(app, socket, 2)
 
 
+@command()
 def serve(
     task: _Tasks,
     host: _Host = "127.0.0.1",
@@ -128,20 +130,20 @@ def serve(
     with listening.socket() as socket:
         open_tasks(task, model)  # say what is wrong with it once, and here
         address, port = listening.address(socket), socket.getsockname()[1]
-    import json
-
     import uvicorn
 
     from cnaps.serving.connections import uvicorn_settings
 
-    with _private_folder() as private:
-        (private / "options.json").write_text(json.dumps({**options, "counts": str(private)}), encoding="utf-8")
-        os.environ["CNAPS_SERVING"] = str(private / "options.json")
+    with TemporaryDirectory(**_PRIVATE) as private:
+        file = Path(private, "options.json")
+        file.write_text(json.dumps({**options, "counts": private}), encoding="utf-8")
+        os.environ["CNAPS_SERVING"] = str(file)
         typer.echo(f"cnaps serve: {address}")
         program = "cnaps.serving.app:serving_from_environment"
         uvicorn.run(program, factory=True, host=host, port=port, workers=workers, **uvicorn_settings(30))
 
 
+@command()
 def web(folder: _Page = None, port: _Port = 8767, browser: _Browser = True) -> None:
     """Try the page that learns in the browser itself.
 
@@ -149,7 +151,6 @@ def web(folder: _Page = None, port: _Port = 8767, browser: _Browser = True) -> N
     """
     import webbrowser
 
-    from cnaps.errors import InputError
     from cnaps.serving.pages import find_site, serve_folder
 
     if folder is not None and not (folder / "index.html").is_file():
@@ -171,11 +172,6 @@ class _Listening:
     token: str | None = None
 
     def __post_init__(self) -> None:
-        import re
-        import secrets
-
-        from cnaps.errors import InputError, MissingPackageError
-
         try:
             import fastapi  # noqa: F401
             import python_multipart  # noqa: F401
@@ -192,8 +188,6 @@ class _Listening:
 
     def socket(self) -> Any:
         import socket
-
-        from cnaps.errors import InputError
 
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         listening = socket.socket(family, socket.SOCK_STREAM)
@@ -235,15 +229,6 @@ def _run(app: Any, socket: Any, seconds_to_finish: int) -> None:
             super().handle_exit(sig, frame)
 
     Server(uvicorn.Config(app, **uvicorn_settings(seconds_to_finish))).run(sockets=[socket])
-
-
-@contextlib.contextmanager
-def _private_folder() -> Iterator[Path]:
-    """A folder that only this user may look into, until the server ends."""
-    import tempfile
-
-    with tempfile.TemporaryDirectory(prefix="cnaps-", ignore_cleanup_errors=True) as name:
-        yield Path(name)
 
 
 def _open_page(address: str, private: Path) -> None:

@@ -7,20 +7,20 @@ from typing import Annotated
 
 import typer
 
+from cnaps.cli import common
 from cnaps.cli import options as o
-from cnaps.cli.common import FORCE, echo
-from cnaps.cli.evaluate import open_collections
-from cnaps.cli.options import split_of
+from cnaps.cli.common import app, command, echo
+from cnaps.errors import InputError
+from cnaps.files import check_output
+from cnaps.progress import track
 
 tasks = typer.Typer(no_args_is_help=True, help="Draw few-shot tasks from collections, and look at them.")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the program."""
-    app.add_typer(tasks, name="tasks")
+app.add_typer(tasks, name="tasks")
 
 
-@tasks.command()
+@command(of=tasks)
 def sample(
     data: o.Data,
     out: Annotated[Path, typer.Option(help="The manifest to write (JSON lines), e.g. tasks.jsonl.")],
@@ -32,21 +32,19 @@ def sample(
     targets: o.Targets = None,
     training: Annotated[bool, typer.Option("--training", help="At most 40 ways and 400 context images.")] = False,
     flat: Annotated[bool, typer.Option("--flat", help="Mix alphabets, and classes of all of WordNet.")] = False,
-    force: bool = FORCE,
+    force: common.Force = False,
 ) -> None:
     """Draw tasks by Meta-Dataset's protocol and write the names of their images to a manifest.
 
     Example: cnaps tasks sample collections/cu_birds --tasks 600 --out birds.jsonl
     """
     from cnaps.episodes import TEST_LIMITS, TRAIN_LIMITS, Sampler, write_manifest
-    from cnaps.files import check_output
-    from cnaps.progress import track
 
     check_output(out, inputs=data, force=force)
-    collections = {each.name: each for each in open_collections(data, None)}
+    collections = {each.name: each for each in o.open_collections(data, None)}
     sampler = Sampler(
         list(collections.values()),
-        split_of(split),
+        o.split_of(split),
         limits=TRAIN_LIMITS if training else TEST_LIMITS,
         seed=seed,
         ways=ways,
@@ -64,7 +62,7 @@ def sample(
         echo(f"  {name}, {len(some)} tasks: {mean[0]:.1f} ways, {mean[1]:.0f} context, {mean[2]:.0f} targets")
 
 
-@tasks.command()
+@command(of=tasks)
 def show(
     data: o.Data,
     out: Annotated[Path, typer.Option(help="The picture to write (PNG).")] = Path("task.png"),
@@ -72,7 +70,7 @@ def show(
     task: Annotated[int, typer.Option(help="The number of the task.", min=0)] = 0,
     split: o.Split = "test",
     seed: o.Seed = 0,
-    force: bool = FORCE,
+    force: common.Force = False,
 ) -> None:
     """Draw a task as a picture: a band for each class, its context on the left, its targets on the right.
 
@@ -80,14 +78,12 @@ def show(
     """
     from cnaps.episodes import Sampler, load_task, read_manifest
     from cnaps.episodes.drawing import draw_task
-    from cnaps.errors import InputError
-    from cnaps.files import check_output
     from cnaps.images.decoding import write_png
 
     check_output(out, (".png",), inputs=[*data, *([manifest] if manifest else [])], force=force)
-    collections = {each.name: each for each in open_collections(data, None)}
+    collections = {each.name: each for each in o.open_collections(data, None)}
     if manifest is None:
-        sampler = Sampler(list(collections.values()), split_of(split), seed=seed)
+        sampler = Sampler(list(collections.values()), o.split_of(split), seed=seed)
         described = sampler.describe(task)
     else:
         known = {each.index: each for each in read_manifest(manifest, collections)}

@@ -7,19 +7,15 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cnaps.cli.common import echo
+from cnaps.cli.common import command, echo
 from cnaps.errors import InputError
+from cnaps.files import check_output
 
 if TYPE_CHECKING:
     from cnaps.nn.model import CNAPs
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command("import-weights")(import_weights)
-    app.command("ship")(ship)
-
-
+@command("import-weights")
 def import_weights(
     source: Path = typer.Argument(..., help="A published checkpoint (.pt), whole or of the backbone alone."),
     destination: Path = typer.Argument(..., help="The folder of the model that is written."),
@@ -28,7 +24,6 @@ def import_weights(
 
     Example: cnaps import-weights film_ar.pt models/published
     """
-    from cnaps.files import check_output
     from cnaps.nn.reference import from_reference
     from cnaps.nn.saving import FILES
 
@@ -41,6 +36,7 @@ def import_weights(
     )
 
 
+@command()
 def ship(
     source: Path = typer.Argument(..., help="The folder of a model, e.g. runs/phi/best."),
     destination: Path = typer.Argument(..., help="The folder of the small copy."),
@@ -58,7 +54,6 @@ def ship(
 
     Example: cnaps ship runs/phi/best models/phi
     """
-    from cnaps.files import check_output
     from cnaps.nn.checkpoints import load_model
     from cnaps.nn.saving import FILES, save_model
 

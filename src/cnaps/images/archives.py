@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, NamedTuple
 
-from cnaps.errors import DataError
+from cnaps.errors import DataError, explained
 from cnaps.files import atomic_path
 
 MAX_FILE = 4 << 30  # bytes of one file read into memory
@@ -154,12 +154,10 @@ def _plain_tar(path: Path, scratch: Path) -> Path:
 
 
 def _blocks(opener: Any, path: Path) -> Iterator[bytes]:
-    try:
-        with opener(path) as source:
-            while block := source.read(1 << 20):
-                yield block
-    except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        raise DataError(f"cannot read the archive {path}: {error}") from error
+    broken = EOFError, zlib.error, lzma.LZMAError, OSError
+    with explained(DataError, f"cannot read the archive {path}", *broken), opener(path) as source:
+        while block := source.read(1 << 20):
+            yield block
 
 
 @lru_cache(maxsize=16)  # kept open: its directory is long to read
@@ -189,14 +187,12 @@ def _read_member(path: Path, info: zipfile.ZipInfo, place: str) -> bytes:
     if info.file_size > limit:
         raise DataError(f"{place} grows from {info.compress_size:,} to {info.file_size:,} bytes: refused")
     content = bytearray()
-    try:
-        with _zip(path, path.stat().st_mtime_ns).open(info) as member:
-            # by blocks: asked for everything, zipfile unpacks as much as there is, whatever size was declared
-            while block := member.read(1 << 20):
-                content += block
-        return bytes(content)
-    except Exception as error:  # zlib, zipfile and its decryption each raise their own
-        raise DataError(f"cannot read {place}: {error}") from error
+    broken = explained(DataError, f"cannot read {place}", Exception)  # zlib, zipfile and its decryption: anything
+    with broken, _zip(path, path.stat().st_mtime_ns).open(info) as member:
+        # by blocks: asked for everything, zipfile unpacks as much as there is, whatever size was declared
+        while block := member.read(1 << 20):
+            content += block
+    return bytes(content)
 
 
 def _wanted(part: str) -> bool:

@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from cnaps.errors import DataError
+from cnaps.errors import DataError, explained
 from cnaps.files import escaped, plain_cell, read_bytes
 from cnaps.images.archives import files_below
 from cnaps.images.decoding import is_image
@@ -35,29 +35,28 @@ def find_images(sources: Sequence[str]) -> list[Path]:
 
     A file that is named is taken for an image; in folders only names that end like an image's count.
     """
-    found: dict[Path, None] = {}
-    for source in sources:
-        path = Path(source)
-        if path.is_dir():
-            inside = images_below(path)
-            if not inside:
-                raise DataError(f"the folder {path} holds no images")
-            found.update(dict.fromkeys(inside))
-        elif path.suffix.lower() in LISTS and path.exists():
-            found.update(dict.fromkeys(_listed(path)))
-        elif path.suffix.lower() == ".csv" and path.is_file():
-            found.update(dict.fromkeys(_resolved(name, path) for _, name, _ in read_table(path)))
-        elif path.exists():
-            found[path] = None
-        elif glob.has_magic(source):
-            fitting = sorted(Path(name) for name in glob.glob(source, recursive=True))
-            if not fitting:
-                raise DataError(f"no file fits the pattern {source}")
-            for item in fitting:
-                found.update(dict.fromkeys(images_below(item) if item.is_dir() else [item]))
-        else:
-            raise DataError(f"{source} does not exist")
-    return list(found)
+    return list(dict.fromkeys(path for source in sources for path in _meant(source)))
+
+
+def _meant(source: str) -> list[Path]:
+    path = Path(source)
+    if path.is_dir():
+        inside = images_below(path)
+        if not inside:
+            raise DataError(f"the folder {path} holds no images")
+        return inside
+    if path.suffix.lower() in LISTS and path.exists():
+        return _listed(path)
+    if path.suffix.lower() == ".csv" and path.is_file():
+        return [_resolved(name, path) for _, name, _ in read_table(path)]
+    if path.exists():
+        return [path]
+    if not glob.has_magic(source):
+        raise DataError(f"{source} does not exist")
+    fitting = sorted(Path(name) for name in glob.glob(source, recursive=True))
+    if not fitting:
+        raise DataError(f"no file fits the pattern {source}")
+    return [image for item in fitting for image in (images_below(item) if item.is_dir() else [item])]
 
 
 def true_labels(sources: Sequence[str], files: Sequence[Path], names: Iterable[str]) -> dict[Path, str]:
@@ -137,10 +136,8 @@ def _plain(name: str) -> str:
 
 
 def _listed(path: Path) -> list[Path]:
-    try:
+    with explained(DataError, f"{path} cannot be read as a list of files", OSError, ValueError):
         lines = [line.strip() for line in read_bytes(path).decode("utf-8-sig").splitlines()]
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as a list of files: {error}") from error
     files = [line for line in lines if line and not line.startswith("#")]
     if not files:
         raise DataError(f"{path} lists no files")

@@ -97,26 +97,27 @@ def stream(
     size: int,
     *,
     batch_size: int = BATCH,
-    threads: int | None = None,
     on_error: OnError | None = None,
+    read: Callable[[ImageInput, int], np.ndarray] = read_pixels,
 ) -> Iterator[tuple[list[int], np.ndarray]]:
     """Batches of positions and pixels, uint8 (n, 3, size, size), in the order given.
 
-    A broken image is handed to `on_error` with its position and left out; without `on_error` it is raised.
+    A broken image is handed to `on_error` with its position and left out; without `on_error` it is raised. `read`
+    makes pixels of one of them, uint8 (size, size, 3).
 
     >>> [(where, tuple(pixels.shape)) for where, pixels in stream(np.zeros((5, 9, 9)), 16, batch_size=4)]
     [([0, 1, 2, 3], (4, 3, 16, 16)), ([4], (1, 3, 16, 16))]
     """
 
-    def read(source: ImageInput) -> np.ndarray | CnapsError:
+    def attempt(source: ImageInput) -> np.ndarray | CnapsError:
         try:
-            return read_pixels(source, size)
+            return read(source, size)
         except CnapsError as error:
             return error
 
     where: list[int] = []
     batch: list[np.ndarray] = []
-    ahead = read_ahead(read, as_images(images), threads=threads or cpu_count(), depth=_AHEAD * batch_size - 1)
+    ahead = read_ahead(attempt, as_images(images), threads=cpu_count(), depth=_AHEAD * batch_size - 1)
     for index, found in enumerate(ahead):
         if not isinstance(found, CnapsError):
             where.append(index)

@@ -10,14 +10,14 @@ from PIL import Image, ImageDraw, ImageFont
 _GAP = 4
 
 
-def captioned_sheet(pictures: Sequence[np.ndarray], captions: Sequence[str], columns: int = 5) -> Image.Image:
+def captioned_sheet(pictures: Sequence[np.ndarray], captions: Sequence[str]) -> Image.Image:
     """Pictures uint8 (S, S, 3) in rows, lines of text below each.
 
     >>> captioned_sheet([np.zeros((64, 64, 3), np.uint8)] * 7, ["a\\nb"] * 7).size
     (804, 432)
     """
     cell, text = 156, 54
-    columns = min(columns, len(pictures))
+    columns = min(5, len(pictures))
     lines = -(-len(pictures) // columns)
     sheet = Image.new("RGB", (columns * (cell + _GAP) + _GAP, lines * (cell + text + _GAP) + _GAP), "white")
     draw = ImageDraw.Draw(sheet)

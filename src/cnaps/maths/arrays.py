@@ -6,24 +6,10 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from array_api_compat import array_namespace, device, is_torch_array
+from array_api_compat import array_namespace, device
 
 Array: TypeAlias = Any  # numpy.ndarray or torch.Tensor
 _NUMPY_HAS_IT = hasattr(np, "__array_api_version__")  # from version 2.1 on
-
-__all__ = [
-    "Array",
-    "cast",
-    "device",
-    "diagonal",
-    "eye",
-    "is_torch_array",
-    "members_of",
-    "namespace",
-    "sigmoid",
-    "spread_out",
-]
-__all__ += ["split", "unit", "unit_groups"]
 
 
 def namespace(*arrays: Array) -> Any:

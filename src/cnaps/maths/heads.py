@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+from array_api_compat import is_torch_array
+
 from cnaps.errors import InputError
 from cnaps.maths.arrays import (
     Array,
     cast,
     device,
     eye,
-    is_torch_array,
     namespace,
     sigmoid,
     spread_out,
@@ -101,7 +102,15 @@ class LinearClassifier:
         return features @ self.weight.T + self.bias
 
 
-class CosineHead(Head):
+class UnitHead(Head):
+    """Reads features of which each group is of unit length."""
+
+    def embed(self, features: Array) -> Array:
+        """Each group of unit length."""
+        return unit_groups(features, self.groups)
+
+
+class CosineHead(UnitHead):
     """Cosine similarity to the mean of each class, times a learned temperature.
 
     Each group is of unit length and is weighed by a temperature of its own. Before comparing, a learned share of
@@ -115,10 +124,6 @@ class CosineHead(Head):
         """By the temperature of each group."""
         scale = self.numbers["log_temperature"]
         return cast(spread_out(namespace(scale).exp(scale / 2), self.groups), like)
-
-    def embed(self, features: Array) -> Array:
-        """Each group of unit length."""
-        return unit_groups(features, self.groups)
 
     def classifier(self, statistics: ClassStatistics) -> CosineClassifier:
         """Centre (d,), centred unit prototypes (C, d) times their temperature."""
@@ -143,7 +148,7 @@ class CosineClassifier:
         return unit_groups(features - self.centre, self.groups) @ self.prototypes.T
 
 
-class RidgeHead(Head):
+class RidgeHead(UnitHead):
     """Ridge regression onto the classes, in closed form, beside the cosine similarity to the class means.
 
     Prototypes are hard to beat with one example a class, regression with many; a learned mix takes the better of
@@ -161,10 +166,6 @@ class RidgeHead(Head):
         """The learned weight of each group."""
         log_weight = self.numbers["log_weight"]
         return cast(spread_out(namespace(log_weight).exp(log_weight), self.groups), like)
-
-    def embed(self, features: Array) -> Array:
-        """Each group of unit length."""
-        return unit_groups(features, self.groups)
 
     def classifier(self, statistics: ClassStatistics) -> RidgeClassifier:
         """Regression weights (C, d), unit prototypes (C, d), both times their temperature."""

@@ -12,18 +12,26 @@ _MATRIX = 12  # classes that fit a terminal; beyond it the commonest mistakes ar
 _CELL, _LINE = 14, 80  # characters of a column at most; of all columns, where few classes leave room
 
 
-def wilson(correct: int, total: int, level: float = 0.95) -> tuple[float, float]:
-    """An interval for a share of successes that stays sensible for small numbers.
+_Z = NormalDist().inv_cdf(0.975)  # of intervals that hold with 95% confidence
+
+
+def wilson(correct: int, total: int) -> tuple[float, float]:
+    """A 95% interval for a share of successes that stays sensible for small numbers.
 
     >>> [round(x, 2) for x in wilson(9, 10)]
     [0.6, 0.98]
     """
     if total == 0:
         return 0.0, 1.0
-    z = NormalDist().inv_cdf((1 + level) / 2)
-    share, z2 = correct / total, z * z / total
-    middle, half = share + z2 / 2, z * math.sqrt(share * (1 - share) / total + z2 / (4 * total))
+    share, z2 = correct / total, _Z * _Z / total
+    middle, half = share + z2 / 2, _Z * math.sqrt(share * (1 - share) / total + z2 / (4 * total))
     return max(0.0, (middle - half) / (1 + z2)), min(1.0, (middle + half) / (1 + z2))
+
+
+def share_of(correct: int, total: int) -> dict[str, float]:
+    """A share of right answers as pages get it: how many of how many, and its interval."""
+    low, high = wilson(correct, total)
+    return {"correct": correct, "total": total, "low": low, "high": high}
 
 
 @dataclass(frozen=True)
@@ -52,11 +60,6 @@ class Accuracy:
         return sum(count for (truth, answer), count in self.counts.items() if truth == answer)
 
     @property
-    def interval(self) -> tuple[float, float]:
-        """The share of right answers lies in it with 95% confidence (Wilson's interval)."""
-        return wilson(self.correct, self.total)
-
-    @property
     def names(self) -> list[str]:
         """Every class that is a truth or an answer, sorted."""
         return sorted({name for pair in self.counts for name in pair})
@@ -67,7 +70,7 @@ class Accuracy:
         return sorted(wrong, key=lambda each: (-each[2], each[0], each[1]))
 
     def __str__(self) -> str:
-        low, high = self.interval
+        low, high = wilson(self.correct, self.total)
         share = self.correct / max(self.total, 1)
         return (
             f"{self.correct:,} of {self.total:,} right: {share:.1%} "

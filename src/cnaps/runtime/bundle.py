@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from cnaps import values
-from cnaps.errors import CheckpointError, CnapsError, InputError
+from cnaps.errors import CheckpointError, CnapsError, InputError, explained
 from cnaps.files import read_json
 from cnaps.images.sizes import LARGE, lora_share
 from cnaps.maths.heads import Head, create_head
@@ -158,12 +158,10 @@ def read_bundle(folder: str | os.PathLike[str]) -> Bundle:
     if about["version"] > VERSION:
         raise CheckpointError(f"{folder / BUNDLE} was written by a newer version of cnaps: upgrade to read it")
     weights = folder / "model.safetensors"
-    try:
+    with explained(CheckpointError, f"{folder} is damaged", OSError, SafetensorError, ValueError, KeyError):
         raw = weights.read_bytes()
         graphs = {path.stem: path.read_bytes() for path in sorted((folder / GRAPHS).glob("*.onnx"))}
         state = {name: _single(value) for name, value in load(raw).items()}
-    except (OSError, SafetensorError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{folder} is damaged: {error}") from error
     if config.get("digest") != digest_of(config, [raw]) or about.get("digest") != graphs_digest(about, graphs):
         raise CheckpointError(f"{folder} is damaged: its files do not fit their digests")
     try:
@@ -229,10 +227,8 @@ def graphs_digest(about: Mapping[str, Any], graphs: Mapping[str, bytes]) -> str:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    try:
+    with explained(CheckpointError, f"{path} cannot be read", OSError, ValueError):
         return values.table(read_json(path), "it")
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
 
 
 def _single(value: np.ndarray) -> np.ndarray:

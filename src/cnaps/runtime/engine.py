@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.metadata import entry_points
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -17,7 +18,7 @@ from cnaps.errors import CheckpointError, InputError
 from cnaps.maths.arrays import members_of
 from cnaps.maths.heads import Head
 from cnaps.parallel import thread_count
-from cnaps.runtime.bundle import Bundle, Weights, has_bundle, read_bundle
+from cnaps.runtime.bundle import Bundle, Site, Weights, has_bundle, read_bundle
 from cnaps.runtime.onnx import write_model
 from cnaps.weights import INSTALLED, list_models
 
@@ -132,14 +133,15 @@ class OnnxEngine:
                 if bundle.autoregressive:
                     given["pooled"] = np.concatenate([mean for _, mean in chunks])
                 film.append(self._film(stage, given))
-            sessions.append(self._stage(stage, film[-1] if bundle.sites[stage] else None, size, layers))
+                layers = with_film(layers, bundle.sites[stage], film[-1])
+            sessions.append(self._stage(stage, size, layers))
             for i, (maps, _) in enumerate(chunks):
                 chunks[i] = _run(sessions[-1], maps)
             if bundle.settings["features"] == "all" or name == bundle.stages[-1]:
                 pooled.append(np.concatenate([mean for _, mean in chunks]))
         features = self.head.embed(np.concatenate(pooled, 1))
         vector = np.concatenate(film) if film else np.empty(0, np.float32)
-        network = self._network(sessions, lambda: self._with(vector, size))
+        network = self._network(lambda: self._with(vector, size), sessions)
         return Adaptation(vector, features, embedding, network)
 
     def embedding(self, pixels: np.ndarray) -> np.ndarray:
@@ -158,7 +160,7 @@ class OnnxEngine:
 
     def network(self, film: np.ndarray, image_size: int) -> Network:
         """Stem and stages with FiLM in their weights."""
-        return self._network(self._with(film, image_size), lambda: self._with(film, image_size))
+        return self._network(lambda: self._with(film, image_size))
 
     def frozen(self) -> Network:
         """Without FiLM and without what training added to the weights."""
@@ -167,27 +169,22 @@ class OnnxEngine:
             layers = self._bundle.frozen_layers
             return [self._session(name, layers) for name in ("stem", *self._bundle.stages)]
 
-        return self._network(make(), make)
+        return self._network(make)
 
     def _with(self, film: np.ndarray, image_size: int) -> list[Any]:
         """The sessions of stem and stages with FiLM."""
-        layers = self._bundle.layers(image_size)
-        sessions, start = [self._fixed("stem", "stem", layers)], 0
-        for stage, sites in enumerate(self._bundle.sites):
-            count = 2 * sum(site.channels for site in sites)
-            some = film[start : start + count] if count else None
-            sessions.append(self._stage(stage, some, image_size, layers))
-            start += count
-        return sessions
+        layers = with_film(self._bundle.layers(image_size), chain(*self._bundle.sites), film)
+        stages = (self._stage(stage, image_size, layers) for stage in range(len(self._bundle.stages)))
+        return [self._fixed("stem", "stem", layers), *stages]
 
-    def _network(self, sessions: Sequence[Any], again: Callable[[], Sequence[Any]]) -> Network:
-        """One session after the other; made `again` in a forked process, which has not got their threads."""
-        every, process = self._bundle.settings["features"] == "all", os.getpid()
+    def _network(self, make: Callable[[], Sequence[Any]], made: Sequence[Any] = ()) -> Network:
+        """One session after the other; made again in a forked process, which has not got their threads."""
+        every, process, sessions = self._bundle.settings["features"] == "all", os.getpid(), made or make()
 
         def run(pixels: np.ndarray) -> np.ndarray:
             nonlocal sessions, process
             if process != os.getpid():
-                sessions, process = again(), os.getpid()
+                sessions, process = make(), os.getpid()
             rows = []
             for part in _chunks(pixels):
                 maps, pooled = self._images(part), []
@@ -210,10 +207,10 @@ class OnnxEngine:
     def _images(self, pixels: np.ndarray) -> np.ndarray:
         return (pixels.astype(np.float32) - self._bundle.mean) / self._bundle.std
 
-    def _stage(self, stage: int, film: np.ndarray | None, image_size: int, layers: Weights) -> Any:
+    def _stage(self, stage: int, image_size: int, layers: Weights) -> Any:
         name = self._bundle.stages[stage]
-        if film is not None:
-            return self._session(name, {**layers, **with_film(self._bundle, layers, stage, film)})
+        if self._bundle.sites[stage]:
+            return self._session(name, layers)
         return self._fixed(f"{name} at {image_size}", name, layers)
 
     def _side(self, name: str) -> Any:
@@ -228,24 +225,22 @@ class OnnxEngine:
             self._sessions[key] = self._session(name, weights)
         return self._sessions[key]
 
-    def _session(self, name: str, weights: Any) -> Any:
+    def _session(self, name: str, weights: Weights) -> Any:
         graph = self._bundle.graph(name)
         used = {key: value for key, value in weights.items() if key.encode() in graph.nodes}
         return _make_session(write_model(graph, used))
 
 
-def with_film(bundle: Bundle, every: Weights, stage: int, film: np.ndarray) -> dict[str, np.ndarray]:
-    """Of all layers those of a stage, with FiLM: weight * gamma, bias * gamma + beta."""
-    start = f"{bundle.stages[stage]}."
-    layers = {name: value for name, value in every.items() if name.startswith(start)}
-    place = 0
-    for site in bundle.sites[stage]:
+def with_film(layers: Weights, sites: Iterable[Site], film: np.ndarray) -> Weights:
+    """All layers, those at the sites with FiLM: weight * gamma, bias * gamma + beta."""
+    filmed, place = dict(layers), 0
+    for site in sites:
         gamma, beta = film[place : place + site.channels], film[place + site.channels : place + 2 * site.channels]
-        weight, bias = layers[f"{site.layer}.weight"], layers.get(f"{site.layer}.bias", np.float32(0))
-        layers[f"{site.layer}.weight"] = weight * gamma.reshape(-1, *[1] * (weight.ndim - 1))
-        layers[f"{site.layer}.bias"] = bias * gamma + beta
+        weight, bias = filmed[f"{site.layer}.weight"], filmed.get(f"{site.layer}.bias", np.float32(0))
+        filmed[f"{site.layer}.weight"] = weight * gamma.reshape(-1, *[1] * (weight.ndim - 1))
+        filmed[f"{site.layer}.bias"] = bias * gamma + beta
         place += 2 * site.channels
-    return layers
+    return filmed
 
 
 def _run(session: Any, maps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from cnaps import values
-from cnaps.errors import InputError
+from cnaps.errors import InputError, explained
 from cnaps.files import content_id
 from cnaps.images.inputs import Images, OnError, as_images, look_at, stream
 from cnaps.images.sizes import Look, auto_size
@@ -138,10 +138,8 @@ def check_alike(names: Iterable[Name]) -> None:
 
 def check_weights(weights: Sequence[float] | np.ndarray, count: int) -> np.ndarray:
     """Weights of examples (N,): finite, none below 0."""
-    try:
+    with explained(InputError, "sample_weight is a list of numbers", TypeError, ValueError):
         found = np.asarray(weights, np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"sample_weight is a list of numbers: {error}") from error
     if found.shape != (count,):
         raise InputError(f"sample_weight has the shape {found.shape}: give one number for each of {count} images")
     if not (np.isfinite(found) & (found >= 0)).all():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from itertools import chain
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from cnaps.errors import InputError
 from cnaps.files import atomic_path
 from cnaps.maths import heads
 from cnaps.maths.arrays import unit
-from cnaps.runtime.bundle import INPUT, Bundle, Weights
+from cnaps.runtime.bundle import INPUT, Bundle
 from cnaps.runtime.engine import with_film
 from cnaps.runtime.novelty import common_part
 from cnaps.runtime.onnx import Graph, Port, node, write_model
@@ -48,7 +49,7 @@ def onnx_bytes(task: FittedTask, more: Mapping[str, str] | None = None) -> bytes
     """The file that `export_onnx` writes."""
     bundle = task.engine.bundle()
     drawing = _Drawing()
-    weights = _weights(bundle, bundle.layers(task.image_size), task.film)
+    weights = with_film(bundle.layers(task.image_size), chain(*bundle.sites), task.film)
     drawing.preprocessing(bundle, task.image_size)
     for name in ("stem", *bundle.stages):
         graph = bundle.graph(name)
@@ -62,7 +63,8 @@ def onnx_bytes(task: FittedTask, more: Mapping[str, str] | None = None) -> bytes
     drawing.add("Softmax", calibrated, to="probabilities", axis=1)
     drawing.novelty(task, features)
     nodes = b"".join(drawing.nodes)
-    used = {name: value for name, value in weights.items() if name.encode() in nodes}
+    floats = {name: value.astype(np.float32) for name, value in weights.items() if value.dtype.kind == "f"}
+    used = {name: value for name, value in floats.items() if name.encode() in nodes}
     metadata = {
         "format": "cnaps-classifier",
         "version": "2",
@@ -77,20 +79,10 @@ def onnx_bytes(task: FittedTask, more: Mapping[str, str] | None = None) -> bytes
     return write_model(
         Graph(nodes, b"".join(drawing.kept)),
         {**used, **drawing.tensors},
-        [Port("images", ("batch", 3, "height", "width"), np.dtype(np.uint8))],
+        [Port("images", ("batch", 3, "height", "width"), np.uint8)],
         [Port("probabilities", ("batch", len(task.names))), Port("novelty", ("batch",))],
         metadata,
     )
-
-
-def _weights(bundle: Bundle, unadapted: Weights, film: np.ndarray) -> dict[str, np.ndarray]:
-    """The numbers of stem and stages with FiLM."""
-    layers, start = dict(unadapted), 0
-    for stage, sites in enumerate(bundle.sites):
-        count = 2 * sum(site.channels for site in sites)
-        layers.update(with_film(bundle, unadapted, stage, film[start : start + count]))
-        start += count
-    return {name: value.astype(np.float32) for name, value in layers.items() if value.dtype.kind == "f"}
 
 
 class _Drawing:
@@ -143,7 +135,7 @@ class _Drawing:
         """Pooled features as the head reads them."""
         every = bundle.settings["features"] == "all"
         parts = [f"{name}.pooled" for name in (bundle.stages if every else bundle.stages[-1:])]
-        if isinstance(head, heads.CosineHead | heads.RidgeHead):
+        if isinstance(head, heads.UnitHead):
             parts = [self.unit(part) for part in parts]
         return self.add("Concat", *parts, axis=1)
 

@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 from xml.etree import ElementTree
 
 from cnaps import values
-from cnaps.errors import DataError, InputError
+from cnaps.errors import DataError, InputError, explained
 from cnaps.files import parse_json, read_bytes
 
 LARGEST = 20_000_000  # bytes of an image
@@ -41,13 +41,11 @@ class Config:
     @classmethod
     def parse(cls, text: Any) -> Config:
         """Of the XML of a project: one `Choices` that belongs to an `Image`."""
-        try:
+        with explained(InputError, "the labelling interface cannot be read", ValueError, ElementTree.ParseError):
             given = values.text(text, "the labelling interface")
             if len(given) > 1_000_000 or "<!DOCTYPE" in given or "<!ENTITY" in given:
                 raise ValueError("it is too long, or has declarations")
             tree = ElementTree.fromstring(given)
-        except (ValueError, ElementTree.ParseError) as error:
-            raise InputError(f"the labelling interface cannot be read: {error}") from error
         images = {tag.get("name"): tag for tag in tree.iter("Image")}
         for tag in tree.iter("Choices"):
             image = images.get(tag.get("toName"))
@@ -88,7 +86,7 @@ def choice_of(annotation: Any, control: str | None = None) -> str | None:
 
 def read_export(path: Path, field: str = "image") -> Iterator[tuple[str, str]]:
     """The address of the image and the class of every task with a choice, of Label Studio's JSON or JSON-MIN."""
-    try:
+    with explained(DataError, f"{path} is no export of Label Studio as JSON", OSError, ValueError):
         tasks = values.items(parse_json(read_bytes(path, _MOST).decode("utf-8")), "it")
         for task in tasks:
             task = values.table(task, "a task")
@@ -99,8 +97,6 @@ def read_export(path: Path, field: str = "image") -> Iterator[tuple[str, str]]:
             address = data.get(field) if isinstance(data, Mapping) else None
             if choice and isinstance(address, str):
                 yield address, choice
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} is no export of Label Studio as JSON: {error}") from error
 
 
 def local_address(path: Path, root: Path) -> str:
@@ -132,10 +128,8 @@ class Addresses:
             return _embedded(address)
         path = self.file(address)
         if path is not None:
-            try:
+            with explained(DataError, "an image cannot be read", OSError, ValueError):
                 return read_bytes(path, LARGEST)
-            except (OSError, ValueError) as error:
-                raise DataError(f"an image cannot be read: {error}") from error
         if not self.host:
             raise DataError("the address of an image leads elsewhere: name the folder or the host that it lies on")
         if not address.startswith("/") and not f"{address}/".startswith(f"{self.host}/"):

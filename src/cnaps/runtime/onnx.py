@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -38,7 +38,7 @@ class Port:
 
     name: str
     shape: Sequence[int | str]
-    kind: np.dtype = field(default_factory=lambda: np.dtype(np.float32))
+    kind: type[np.generic] = np.float32
 
 
 def read_graph(data: bytes, source: str) -> Graph:

@@ -96,9 +96,9 @@ def write_report(
         folder = folder_beside(path)
         own = [item.name for item in folder.iterdir()] if folder.is_dir() else []
         with atomic_folder(folder, own) as temporary:
-            page = _page(path, results, skipped, examples, title, Thumbnails(temporary, folder.name), PAGE, links)
+            page = _page(path, results, skipped, examples, title, Thumbnails(temporary, folder.name), links)
     else:
-        page = _page(path, results, skipped, examples, title, Thumbnails(), SHOWN, links)
+        page = _page(path, results, skipped, examples, title, Thumbnails(), links)
     write_text(path, page)
 
 
@@ -121,9 +121,9 @@ def _page(
     examples: Sequence[tuple[Path, str]],
     title: str,
     thumbnails: Thumbnails,
-    limit: int,
     links: bool,
 ) -> str:
+    limit = SHOWN if thumbnails.folder is None else PAGE
     ordered = sorted(results, key=lambda result: result.probability)
     accuracy = Accuracy.of((result.truth, result.label) for result in results if result.truth is not None)
     doubts = [("none", NONE)] * any(result.stranger for result in results)

@@ -24,10 +24,21 @@ class Result:
     truth: str | None = None  # its class, where that is known
 
     @classmethod
-    def of(cls, path: str, names: Sequence[Any], probabilities: np.ndarray, top: int, **known: Any) -> Result:
-        """From the probabilities (C,) of all classes."""
+    def of(
+        cls,
+        path: str | Path,
+        names: Sequence[Any],
+        probabilities: np.ndarray,
+        top: int,
+        novelty: float | None = None,
+        level: float | None = None,
+        truth: str | None = None,
+    ) -> Result:
+        """From the probabilities (C,) of all classes; with a novelty beyond `level` it is none of them."""
         best = np.argsort(-probabilities, kind="stable")[:top]
-        return cls(path, tuple((str(names[i]), float(probabilities[i])) for i in best), **known)
+        ranking = tuple((str(names[i]), float(probabilities[i])) for i in best)
+        strange = novelty is not None and level is not None and novelty > level
+        return cls(str(path), ranking, novelty, strange, truth)
 
     @property
     def label(self) -> str:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from cnaps.runtime.task import FittedTask
 
 
+_SUSPICIOUS = 0.3  # by so much another class is more probable than the label
+
+
 @dataclass(frozen=True)
 class Judgement:
     """How well an example fits its label by the others; `fit` is NaN where it is alone in its class."""
@@ -83,10 +86,10 @@ class LeftOut:
         return cls(correct, total, low, high, bool(total >= 10 and np.bincount(labels).min() >= 3))
 
 
-def suspects(probabilities: np.ndarray, labels: np.ndarray, *, at_least: float = 0.3) -> list[tuple[int, int]]:
+def suspects(probabilities: np.ndarray, labels: np.ndarray) -> list[tuple[int, int]]:
     """Examples whose label looks wrong, worst first, each with the class that fits better.
 
-    Suspicious is an example for which another class is more probable than its own by `at_least`.
+    Suspicious is an example for which another class is more probable than its own by far.
 
     >>> suspects(np.array([[0.9, 0.1], [0.2, 0.8]]), np.array([1, 1]))
     [(0, 0)]
@@ -95,7 +98,7 @@ def suspects(probabilities: np.ndarray, labels: np.ndarray, *, at_least: float =
     best, own = np.nan_to_num(probabilities).argmax(1), probabilities[rows, labels]
     gap = np.nan_to_num(probabilities[rows, best] - own)
     # by the fit of the label alone: a wrong one fits worse than a hard one, whatever else the image looks like
-    order = [int(i) for i in np.argsort(own, kind="stable") if gap[i] >= at_least]
+    order = [int(i) for i in np.argsort(own, kind="stable") if gap[i] >= _SUSPICIOUS]
     return [(i, int(best[i])) for i in order]
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import filecmp
 import os
 import re
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from cnaps.errors import CnapsError, InputError
+from cnaps.errors import CnapsError, InputError, explained
 from cnaps.runtime.results import Result
 
 # What some file system does not take in a name, and names that Windows keeps for devices
@@ -33,13 +34,11 @@ def sort_into(folder: Path, results: Sequence[Result], *, link: bool = False) ->
     Nothing is overwritten: a further file of the same name gets a number, unless it is the same file.
     """
     made = 0
-    try:
+    with explained(CnapsError, f"cannot sort into {folder}"):
         for result in results:
             source, place = Path(result.path), folder / folder_name(result.label)
             place.mkdir(parents=True, exist_ok=True)
             made += _place(source, place, link)
-    except OSError as error:
-        raise CnapsError(f"cannot sort into {folder}: {error.strerror or error}") from error
     return made
 
 
@@ -72,8 +71,6 @@ def _place(source: Path, folder: Path, link: bool) -> bool:
 
 def _same(source: Path, target: Path) -> bool:
     try:
-        if source.samefile(target):
-            return True
-        return source.stat().st_size == target.stat().st_size and source.read_bytes() == target.read_bytes()
+        return source.samefile(target) or filecmp.cmp(source, target, shallow=False)
     except OSError:
         return False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from cnaps.errors import InputError
-from cnaps.images.inputs import Images, OnError, stream
+from cnaps.images.inputs import Images, OnError, read_pixels, stream
 from cnaps.maths.calibration import own_calibration, temperature
 from cnaps.maths.heads import Classifier
 from cnaps.maths.left_out import left_out_logits
@@ -61,6 +61,9 @@ class FittedTask:
     calibration: float = 0.0  # what the first examples, left out in turn, said of log T beside the model's notes
     prior: np.ndarray | None = None  # (C,) logarithms of class weights; None: every class counts alike
     fits: Fits | None = None  # how examples fit when left out; None: not yet looked at
+    # features (n, d) of the examples and the class of each, at most `_KEPT` of a class, the latest: no file and no
+    # pickle holds them. None after those, and where FiLM has changed since
+    shown: tuple[np.ndarray, list[Name]] | None = None
 
     @classmethod
     def learn(cls, engine: Engine, examples: Examples, *, flip: bool = False) -> FittedTask:
@@ -100,17 +103,9 @@ class FittedTask:
         added = _statistics(self.engine, features, support, len(here))
         merged = self.statistics.merge(added, [order.index(name) for name in here], len(order))
         names = sorted(order)
-        learned = FittedTask(
-            self.engine,
-            names,
-            film,
-            merged.select([order.index(name) for name in names]),
-            embedding,
-            self.seen + len(support.labels),
-            self.image_size,
-            calibration=self.calibration,
-            prior=self._prior_of(names),
-        )._running(network)
+        filmed = replace(self, film=film, embedding=embedding)._running(network)
+        places = [order.index(name) for name in names]
+        learned = filmed.with_classes(names, merged.select(places), self.seen + len(support.labels))
         if self.shown is None or network is not self._network:  # earlier features are of other FiLM
             return learned
         earlier, given = self.shown
@@ -152,6 +147,7 @@ class FittedTask:
             threshold=threshold,
             prior=self._prior_of(names),
             fits=None,
+            shown=None,
         )
         return changed._running(self._network)
 
@@ -164,9 +160,7 @@ class FittedTask:
         if not ((found > 0) & np.isfinite(found)).all():
             raise InputError("the weight of a class is a number above 0")
         prior = None if (found == 1).all() else np.log(found)
-        changed = replace(self, prior=prior, fits=None)._running(self._network)
-        changed.__dict__["shown"] = self.shown
-        return changed
+        return replace(self, prior=prior, fits=None)._running(self._network)
 
     @property
     def temperature(self) -> float:
@@ -282,10 +276,10 @@ class FittedTask:
         return np.append(fits.values[falling], 0.0)[np.searchsorted(held, wanted - 1e-9)]
 
     def embed(
-        self, images: Images, on_error: OnError | None = None
+        self, images: Images, on_error: OnError | None = None, read: Callable[[Any, int], np.ndarray] = read_pixels
     ) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
         """Batches of positions, features (n, d) and probabilities (n, C), in order, at constant memory."""
-        for where, pixels in stream(images, self.image_size, on_error=on_error):
+        for where, pixels in stream(images, self.image_size, on_error=on_error, read=read):
             features = self.features(pixels)
             yield where, features, self.probabilities(features)
 
@@ -302,7 +296,7 @@ class FittedTask:
     def __getstate__(self) -> dict[str, Any]:
         from cnaps.runtime.taskfile import pack_scatter  # which reads tasks
 
-        state = {name: self.compact().__dict__[name] for name in self.__dataclass_fields__}
+        state = vars(replace(self.compact(), shown=None))
         statistics = self.statistics
         if statistics.scatter is not None and sum(rows.nbytes for rows in statistics.scatter) > _PICKLED:
             state["statistics"] = replace(statistics, scatter=None)
@@ -321,14 +315,6 @@ class FittedTask:
     def _network(self) -> Network:
         return self.engine.network(self.film, self.image_size)
 
-    @cached_property
-    def shown(self) -> tuple[np.ndarray, list[Name]] | None:
-        """Features (n, d) of the examples and the class of each, as long as this object lives: no file holds them.
-
-        At most `_KEPT` of a class, the latest. None after a task file, and where FiLM has changed since.
-        """
-        return None
-
     def _judged_by(self, features: np.ndarray, names: Sequence[Name]) -> FittedTask:
         """With a threshold by its examples, which are kept as features."""
         count: Counter[Name] = Counter()
@@ -340,9 +326,7 @@ class FittedTask:
         keep.reverse()
         features, given = features[keep], [names[i] for i in keep]
         level = self.none_level(features, self._places(given))
-        changed = replace(self, threshold=level)._running(self._network)
-        changed.__dict__["shown"] = features, given
-        return changed
+        return replace(self, threshold=level, shown=(features, given))._running(self._network)
 
     def _places(self, names: Sequence[Name]) -> np.ndarray:
         place = {name: i for i, name in enumerate(self.names)}
@@ -395,6 +379,6 @@ def _support(examples: Examples, names: list[Name], flip: bool) -> Support:
     return Support(pixels, labels, len(names), weights)
 
 
-def _some(names: Sequence[Name], limit: int = 8) -> str:
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(map(repr, names[:limit])) + more
+def _some(names: Sequence[Name]) -> str:
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return ", ".join(map(repr, names[:8])) + more

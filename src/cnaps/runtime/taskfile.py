@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from cnaps import values
-from cnaps.errors import CheckpointError
+from cnaps.errors import CheckpointError, explained
 from cnaps.files import atomic_path, parse_json
 from cnaps.maths.heads import Head
 from cnaps.maths.statistics import RANK, ClassStatistics, in_shared_basis, strongest
@@ -27,10 +27,19 @@ from cnaps.runtime.task import Fits, FittedTask
 from cnaps.weights import list_models
 
 FORMAT, VERSION = "cnaps-task", 3  # 1: scatter without a basis; 2: no class weights; both are still read
+_DAMAGED = (SafetensorError, OSError, ValueError, TypeError, AttributeError, KeyError)
+_NONSENSE = (KeyError, TypeError, ValueError)
 
 
 def write_task(path: str | os.PathLike[str], task: FittedTask) -> None:
     """Write a task whole or not at all."""
+    data = task_bytes(task)
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def task_bytes(task: FittedTask) -> bytes:
+    """The file that `write_task` writes."""
     task = task.compact()
     statistics, (mean, std) = task.statistics, task.engine.normalisation
     tensors = {
@@ -63,8 +72,7 @@ def write_task(path: str | os.PathLike[str], task: FittedTask) -> None:
     version = 2 if task.prior is None else VERSION  # the oldest that says the same
     metadata = {"format": FORMAT, "version": str(version), "about": json.dumps(about, ensure_ascii=False)}
     metadata["digest"] = _digest(metadata["about"], tensors)
-    with atomic_path(path) as temporary:
-        save_file(tensors, temporary, metadata)
+    return save(tensors, metadata)
 
 
 def pack_scatter(head: Head, statistics: ClassStatistics) -> dict[str, np.ndarray]:
@@ -120,30 +128,24 @@ def read_task(path: str | os.PathLike[str], model: Any = None) -> FittedTask:
             f"{f' ({source})' if source else ''}, {title} has {engine.fingerprint}; "
             "learn again from the examples with this one: cnaps fit EXAMPLES FILE.task"
         )
-    try:
+    with explained(CheckpointError, f"{path} does not describe a task of this model", *_NONSENSE):
         check_task(about, tensors)
         return _rebuild(engine, about, tensors)
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path} does not describe a task of this model: {error}") from error
 
 
 def check_file(path: str | os.PathLike[str]) -> None:
     """Refuse a task file that is damaged or makes no sense, whichever model it belongs to."""
     about, tensors = _read(Path(path))
-    try:
+    with explained(CheckpointError, f"{path} does not describe a task", *_NONSENSE):
         check_task(about, tensors)
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path} does not describe a task: {error}") from error
 
 
 def versions_in(path: str | os.PathLike[str]) -> dict[str, str]:
     """Which task and which model a file says it is: from its head alone, so it may be damaged further on."""
-    try:
+    with explained(CheckpointError, f"{path} is damaged or no task file", *_DAMAGED):
         with safe_open(path, "np") as file:
             metadata = file.metadata() or {}
         about = values.table(parse_json(metadata["about"]), "its description")
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{path} is damaged or no task file: {error}") from error
     short = {"task": metadata.get("digest"), "model": about.get("model"), "fingerprint": about.get("fingerprint")}
     return {key: str(value or "")[:40] for key, value in short.items()}
 
@@ -208,22 +210,18 @@ def _rebuild(engine: Engine, about: dict[str, Any], tensors: dict[str, np.ndarra
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     if not path.is_file():
         raise CheckpointError(f"there is no task file {path}")
-    try:
-        with safe_open(path, "np") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path} is damaged or no task file: {error}") from error
+    damaged = explained(CheckpointError, f"{path} is damaged or no task file", *_DAMAGED)
+    with damaged, safe_open(path, "np") as file:
+        metadata = file.metadata() or {}
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if metadata.get("format") != FORMAT:
         raise CheckpointError(f"{path} is no task file of cnaps")
     if metadata.get("version") not in [str(version) for version in range(1, VERSION + 1)]:
         raise CheckpointError(f"{path} was written by a newer version of cnaps: upgrade to read it")
     if metadata.get("digest") != _digest(metadata.get("about", ""), tensors):
         raise CheckpointError(f"{path} is damaged: its content does not fit its digest")
-    try:
+    with explained(CheckpointError, f"{path} does not describe a task", *_NONSENSE):
         return values.table(parse_json(metadata["about"]), "its description"), tensors
-    except (KeyError, ValueError) as error:
-        raise CheckpointError(f"{path} does not describe a task: {error}") from error
 
 
 def _digest(about: str, tensors: dict[str, np.ndarray]) -> str:

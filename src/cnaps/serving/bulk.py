@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from cnaps.errors import CnapsError, DataError, MissingPackageError
+from cnaps.errors import CnapsError, DataError, MissingPackageError, explained
 from cnaps.images.decoding import SUFFIXES
 from cnaps.images.finding import find_images
 
@@ -93,11 +93,9 @@ def _addresses(sources: Sequence[str]) -> Iterator[str]:
             continue
         from fsspec.core import url_to_fs
 
-        try:
+        with explained(DataError, f"cannot list {source}", OSError, ValueError, ImportError):
             system, start = url_to_fs(source)
             inside = sorted(name for name in system.find(start) if Path(name).suffix.lower() in SUFFIXES)
-        except (OSError, ValueError, ImportError) as error:
-            raise DataError(f"cannot list {source}: {error}") from error
         if not inside:
             raise DataError(f"there are no images at {source}")
         yield from map(system.unstrip_protocol, inside)

@@ -44,8 +44,8 @@ class Decoded:
 class Decoder:
     """A few decoding processes; `decode` may be called from any thread."""
 
-    def __init__(self, size: int, workers: int = 2, *, seconds: float = _SECONDS) -> None:
-        self.size, self._seconds = size, seconds
+    def __init__(self, size: int, workers: int = 2) -> None:
+        self.size, self._seconds = size, _SECONDS
         self._idle: queue.Queue[_Worker] = queue.Queue()
         for _ in range(workers):
             self._idle.put(_Worker())

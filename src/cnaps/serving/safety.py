@@ -7,7 +7,7 @@ import base64
 import re
 import secrets
 from collections.abc import Mapping
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
@@ -51,13 +51,10 @@ class Guard:
         app: ASGIApp,
         *,
         token: str | None = None,
-        upload: int = UPLOAD,
-        in_flight: int = IN_FLIGHT,
         silence: float = _SILENCE,
         to_disk: Mapping[str, int] | None = None,
     ) -> None:
-        self.app, self.token, self.upload = app, token, upload
-        self.in_flight, self.silence, self.to_disk = in_flight, silence, to_disk or {}
+        self.app, self.token, self.silence, self.to_disk = app, token, silence, to_disk or {}
         self.held = 0  # bytes of requests that are being answered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -78,22 +75,22 @@ class Guard:
         path: str = scope["path"]
         if path in self.to_disk:
             return self.to_disk[path]
-        return self.upload if scope["method"] == "POST" and path.endswith(_UPLOADS) else _BODY
+        return UPLOAD if scope["method"] == "POST" and path.endswith(_UPLOADS) else _BODY
 
     def _foreign(self, headers: Headers, scope: Scope) -> Response | None:
         host = headers.get("host", "")
-        if self.token is None and _host_name(f"//{host}") not in LOOPBACK:
+        if self.token is None and _split(f"//{host}").hostname not in LOOPBACK:
             return _refuse(421, "this server answers to loopback names only")
         refused = _refuse(403, "requests from other web pages are refused")
         origin, referer = headers.get("origin"), headers.get("referer")
-        if origin is not None and _place(origin) != host:
+        if origin is not None and _split(origin).netloc != host:
             return refused
         link = scope["method"] == "GET" and scope["path"] in _PAGES
         site = headers.get("sec-fetch-site", "none")
         if site not in ("none", "same-origin"):
             kind = headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")
             return None if link and kind == ("navigate", "document") else refused
-        return None if link or referer is None or _place(referer) == host else refused
+        return None if link or referer is None or _split(referer).netloc == host else refused
 
     def _stranger(self, headers: Headers, scope: Scope) -> Response | None:
         if self.token is None or scope["path"] == "/health":
@@ -156,7 +153,7 @@ class _Request:
         seconds = asyncio.get_running_loop().time() - self._begun
         if self._taken > self._limit:
             self._refuse(413, f"more than {self._limit:,} bytes in one request")
-        if self._guard.held > self._guard.in_flight:
+        if self._guard.held > IN_FLIGHT:
             self._refuse(503, "too much is being sent at once")
         if seconds > 4 * self._guard.silence + self._taken / _PACE:
             self._refuse(408, "the request comes too slowly")
@@ -201,18 +198,11 @@ def _unreadable(headers: Headers, limit: int) -> Response | None:
     return None
 
 
-def _host_name(address: str) -> str:
+def _split(address: str) -> SplitResult:
     try:
-        return urlsplit(address).hostname or ""
+        return urlsplit(address)
     except ValueError:
-        return ""
-
-
-def _place(address: str) -> str:
-    try:
-        return urlsplit(address).netloc
-    except ValueError:
-        return ""
+        return urlsplit("")
 
 
 def _refuse(status: int, reason: str) -> Response:

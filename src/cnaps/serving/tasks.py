@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from pathlib import Path
 
-from cnaps.errors import CheckpointError, CnapsError, InputError
+from cnaps.errors import CheckpointError, CnapsError, InputError, explained
 from cnaps.runtime.task import FittedTask
 from cnaps.runtime.taskfile import read_task, versions_in
 
@@ -27,10 +27,8 @@ class TaskFolder:
 
     def files(self) -> dict[str, Path]:
         """The task files there are now; a name from outside is looked up here and never becomes part of a path."""
-        try:
+        with explained(CnapsError, "the folder of tasks cannot be read"):
             found = sorted(p for p in self.folder.iterdir() if p.suffix in ENDINGS and p.name[0] != ".")
-        except OSError as error:
-            raise CnapsError(f"the folder of tasks cannot be read: {error.strerror or error}") from error
         return {path.name: path for path in found if path.is_file()}
 
     def versions(self) -> dict[str, dict[str, str]]:

@@ -17,10 +17,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from cnaps.errors import CnapsError, InputError
+from cnaps.errors import CnapsError, InputError, explained
 from cnaps.images.finding import find_images, true_labels
-from cnaps.parallel import cpu_count, read_ahead
-from cnaps.runtime.accuracy import Accuracy
+from cnaps.runtime.accuracy import Accuracy, share_of
 from cnaps.runtime.novelty import NONE
 from cnaps.runtime.report import write_report
 from cnaps.runtime.results import Result, Skipped, results_csv
@@ -32,7 +31,6 @@ from cnaps.studio.archive import safe_name
 
 MAX_FILES, MAX_BYTES = 20_000, 4_000_000_000  # dropped onto the page
 _SHOWN = 400  # rows that the page gets, the least certain first
-_BATCH = 32
 
 
 class Answers:
@@ -49,9 +47,9 @@ class Answers:
     def _reset(self) -> None:
         self.phase, self.message, self.folder = "empty", "", ""
         self.files: list[Path] = []
-        self.results: list[tuple[int, Result]] = []  # with the place of each in `files`
+        self.results: list[tuple[int, Result]] = []  # in the order of `files`, with the place of each in it
         self.skipped: list[Skipped] = []
-        self._stopping, self._size = False, self._decoder.size
+        self._stopping = False
 
     def clear(self) -> None:
         """Stop, and forget everything; dropped images are deleted."""
@@ -80,11 +78,9 @@ class Answers:
                 parts = [safe_name(shown(part)) for part in PurePosixPath(name.replace("\\", "/")).parts[-3:]]
                 # a folder for each, so that none takes the place of another of the same name
                 path = self._scratch / str(len(self.files)) / Path(*parts or ["image"])
-                try:
+                with explained(CnapsError, "an image cannot be kept"):
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_bytes(data)
-                except OSError as error:
-                    raise CnapsError(f"an image cannot be kept: {error.strerror or error}") from error
                 self.files.append(path)
 
     def open_folder(self, folder: str) -> None:
@@ -108,43 +104,29 @@ class Answers:
 
     def _run(self, fitted: FittedTask) -> None:
         try:
-            truth, self._size = self._truth(fitted), fitted.image_size
-            where: list[int] = []
-            pixels: list[np.ndarray] = []
-            for index, found in enumerate(
-                read_ahead(self._decode, self.files, threads=cpu_count(), depth=2 * _BATCH)
-            ):
+            truth = self._truth(fitted)
+            for where, features, probabilities in fitted.embed(self.files, self._skip, self._decode):
                 if self._stopping:
                     return
-                if isinstance(found, CnapsError):
-                    self.skipped.append(Skipped(self.name(index), str(found)))
-                else:
-                    where.append(index)
-                    pixels.append(found)
-                if len(where) == _BATCH or (where and index == len(self.files) - 1):
-                    self._answer(fitted, where, np.stack(pixels).transpose(0, 3, 1, 2), truth)
-                    where, pixels = [], []
+                novelty = fitted.novelty(features).tolist()
+                for index, each, new in zip(where, probabilities, novelty, strict=True):
+                    path = self.files[index]
+                    known = new, fitted.threshold, truth.get(path)
+                    self.results.append((index, Result.of(path, fitted.names, each, 3, *known)))
             self.phase = "done"
         except Exception as error:  # the page must hear of it, whatever it was
             self.phase, self.message = "failed", str(error) or repr(error)
 
-    def _decode(self, path: Path) -> np.ndarray | CnapsError:
+    def _decode(self, path: Path, size: int) -> np.ndarray:
+        if self._stopping:
+            raise CnapsError("it is not asked for any more")
         try:
-            return self._decoder.pixels(path.read_bytes(), self._size)
-        except CnapsError as error:
-            return error
+            return self._decoder.pixels(path.read_bytes(), size)
         except OSError as error:
-            return CnapsError(error.strerror or str(error))
+            raise CnapsError(error.strerror or str(error)) from error
 
-    def _answer(self, fitted: FittedTask, where: list[int], pixels: np.ndarray, truth: dict[Path, str]) -> None:
-        features = fitted.features(pixels)
-        level = fitted.threshold
-        rows = zip(where, fitted.probabilities(features), fitted.novelty(features).tolist(), strict=True)
-        for index, probabilities, novelty in rows:
-            path = self.files[index]
-            strange = level is not None and novelty > level
-            known = {"novelty": novelty, "stranger": strange, "truth": truth.get(path)}
-            self.results.append((index, Result.of(str(path), fitted.names, probabilities, 3, **known)))
+    def _skip(self, index: int, error: CnapsError) -> None:
+        self.skipped.append(Skipped(self.name(index), str(error)))
 
     def _truth(self, fitted: FittedTask) -> dict[Path, str]:
         """The classes of images in folders that are named like one: a test set that was held out."""
@@ -194,36 +176,32 @@ class Answers:
         """A small picture of an image."""
         if not 0 <= index < len(self.files):
             raise InputError("there is no such image")
-        try:
+        with explained(InputError, f"{self.name(index)} is gone"):
             return self._decoder.decode(self.files[index].read_bytes()).thumbnail
-        except OSError as error:
-            raise InputError(f"{self.name(index)} is gone: {error.strerror or error}") from error
 
     # what can be taken away
 
-    def _named(self) -> list[Result]:
-        return [replace(result, path=self.name(index)) for index, result in sorted(self.results, key=_place)]
-
     def csv(self) -> str:
         """The table."""
-        return results_csv(self._named())
+        return results_csv([replace(result, path=self.name(index)) for index, result in self.results])
 
     def report(self, path: Path) -> None:
         """The page; images of a folder of this machine are linked from it."""
-        results = [result for _, result in sorted(self.results, key=_place)]
+        results = [result for _, result in self.results]
         title = f"{len(results):,} images, classified"
         write_report(path, results, self.skipped, [], title=title, links=bool(self.folder))
 
     def write_zip(self, file: IO[bytes]) -> None:
         """The images in a folder for each class, as a zip file."""
-        taken: Counter[str] = Counter()
+        taken: set[str] = set()
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-            for index, result in sorted(self.results, key=_place):
-                source = self.files[index]
+            for index, result in self.results:
+                source, number = self.files[index], 1
                 inside = f"{folder_name(result.label)}/{source.name}"
-                taken[inside] += 1
-                if taken[inside] > 1:
-                    inside = f"{folder_name(result.label)}/{source.stem} ({taken[inside]}){source.suffix}"
+                while inside in taken:
+                    number += 1
+                    inside = f"{folder_name(result.label)}/{source.stem} ({number}){source.suffix}"
+                taken.add(inside)
                 archive.write(source, inside)
 
     def sort_into(self, folder: str) -> int:
@@ -247,20 +225,9 @@ def _whole_path(text: str) -> Path:
     return path
 
 
-def _place(answer: tuple[int, Result]) -> int:
-    return answer[0]
-
-
 def _accuracy(accuracy: Accuracy) -> dict[str, Any] | None:
     if not accuracy.total:
         return None
-    low, high = accuracy.interval
     names = accuracy.names
-    return {
-        "correct": accuracy.correct,
-        "total": accuracy.total,
-        "low": low,
-        "high": high,
-        "names": names,
-        "matrix": [[accuracy.counts[truth, answer] for answer in names] for truth in names],
-    }
+    matrix = [[accuracy.counts[truth, answer] for answer in names] for truth in names]
+    return {**share_of(accuracy.correct, accuracy.total), "names": names, "matrix": matrix}

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from cnaps.errors import CnapsError, DataError
+from cnaps.errors import CnapsError, DataError, explained
 from cnaps.images.decoding import is_image
 from cnaps.serving.decoding import MAX_BYTES
 from cnaps.studio.description import (
@@ -64,7 +64,7 @@ _MAGIC = {
 def write_zip(project: Project, target: IO[bytes]) -> None:
     """The whole project, images as they came."""
     about = project.describe()
-    try:
+    with explained(CnapsError, "the project cannot be exported", OSError):
         paths = _paths(project, about)
         for entry in about["images"]:
             entry["path"] = paths[entry["id"]]
@@ -74,8 +74,6 @@ def write_zip(project: Project, target: IO[bytes]) -> None:
                 archive.write(project.files.original(key), path)
             if about["task"]:
                 archive.write(project.files.task(about["task"]), _TASK)
-    except OSError as error:
-        raise CnapsError(f"the project cannot be exported: {error}") from error
 
 
 def read_zip(project: Project, source: IO[bytes], count_classes: Callable[[bytes], int]) -> dict[str, list[Any]]:

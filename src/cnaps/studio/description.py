@@ -7,6 +7,7 @@ import re
 import unicodedata
 from typing import Any
 
+from cnaps import values
 from cnaps.errors import CnapsError, DataError, InputError
 from cnaps.files import content_id, parse_json
 from cnaps.serving.safety import shown
@@ -19,6 +20,7 @@ MAX_TASK = 100_000_000  # bytes of a task file
 MAX_DESCRIPTION = 50_000_000  # bytes of a description: that of the largest project has a tenth of it
 _ID = re.compile(r"[0-9a-f]{32}")
 _CLASS = re.compile(r"c[0-9]{1,6}")
+_MOST = 10**9  # of any number
 _NAME = 120  # characters of a class name: as many as the folders that are made of it have
 
 
@@ -33,9 +35,7 @@ def parse(text: bytes) -> dict[str, Any]:
         about = parse_json(text.decode("utf-8"))
         if about.get("format") != FORMAT:
             raise DataError("it does not say that it is a project of the studio")
-        if not _is_number(about["version"]):
-            raise DataError("its description is damaged")
-        if about["version"] > VERSION:
+        if values.count(about["version"], "the version", 0, _MOST) > VERSION:
             raise DataError("it was written by a newer version of cnaps: upgrade to read it")
         if "digest" in about and about.pop("digest") != _digest(about):  # descriptions of version 0.1 have none
             raise DataError(
@@ -51,19 +51,19 @@ def _checked(about: dict[str, Any]) -> dict[str, Any]:
     taken: dict[str, int] = {}
     classes = [
         {
-            "id": _text(entry["id"]),
-            "name": numbered(class_name(_text(entry["name"])), taken),
+            "id": values.text(entry["id"], "an id"),
+            "name": numbered(class_name(values.text(entry["name"], "a name")), taken),
             "learned": _learned(entry.get("learned")),
         }
         for entry in about["classes"]
     ]
     images: list[dict[str, Any]] = [
         {
-            "id": _text(entry["id"]),
-            "name": shown(_text(entry["name"])),
-            "place": _text(entry["place"]),
+            "id": values.text(entry["id"], "an id"),
+            "name": shown(values.text(entry["name"], "a name")),
+            "place": values.text(entry["place"], "a place"),
             **({"right": True} if entry.get("right") is True else {}),
-            "path": _text(entry.get("path", f"images/{entry['id']}")),
+            "path": values.text(entry.get("path", f"images/{entry['id']}"), "a path"),
         }
         for entry in about["images"]
     ]
@@ -82,8 +82,8 @@ def _checked(about: dict[str, Any]) -> dict[str, Any]:
         and len(set(rows)) == len(rows)
     )
     if not sound:
-        raise DataError("its description is damaged")
-    name = class_name(_text(about["name"]))
+        raise ValueError("its parts do not fit together")
+    name = class_name(values.text(about["name"], "the name"))
     return {"name": name, "task": task, "classes": classes, "images": images, "garbage": garbage}
 
 
@@ -101,24 +101,12 @@ def _digest(about: dict[str, Any]) -> str:
     return content_id(text.encode())
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 10**9
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise DataError("its description is damaged")
-    return value
-
-
 def _learned(value: Any) -> tuple[int, int] | None:
     """The row of a class in a task file, and its number of examples there."""
     if value is None:
         return None
     row, count = value
-    if not (_is_number(row) and _is_number(count)):
-        raise DataError("its description is damaged")
-    return row, count
+    return values.count(row, "a row", 0, _MOST), values.count(count, "the number of examples", 0, _MOST)
 
 
 def class_name(name: str) -> str:

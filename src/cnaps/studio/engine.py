@@ -24,7 +24,7 @@ import numpy as np
 from cnaps.errors import CnapsError
 from cnaps.maths.statistics import ClassStatistics
 from cnaps.parallel import cpu_count, read_ahead
-from cnaps.runtime.accuracy import wilson
+from cnaps.runtime.accuracy import share_of
 from cnaps.runtime.engine import Engine
 from cnaps.runtime.examples import Examples, choose_size
 from cnaps.runtime.review import LeftOut, project, suspects
@@ -38,6 +38,7 @@ UNSURE = 0.8  # below this probability the best class is a guess
 _CHUNK = 16
 _SUGGESTED = 24
 _CORRECTED, _FEW = 8, 500  # labels that are corrected in thought, of examples at most
+_PAUSE = 0.15  # seconds: changes come in bursts; wait for the end of one
 _KEPT = 100_000_000  # bytes of decoded images in memory
 
 
@@ -59,7 +60,7 @@ class Interrupted(Exception):
 class Learner(threading.Thread):
     """Learns in the background; `fitted`, `insight` and `status` are what it has come to."""
 
-    def __init__(self, project: Project, model: Engine, pause: float = 0.15) -> None:
+    def __init__(self, project: Project, model: Engine) -> None:
         super().__init__(name="engine", daemon=True)
         self.project, self.model = project, model
         self.fitted: FittedTask | None = None
@@ -67,7 +68,6 @@ class Learner(threading.Thread):
         self.status: dict[str, Any] = {"phase": "waiting", "text": ""}
         self._numbers = itertools.count(1)  # several threads count
         self.version = 0
-        self._pause = pause  # changes come in bursts; wait for the end of one
         self._changed, self._stopping, self._behind = threading.Event(), False, True
         self.size = project.files.decoder.size
         self._pixels: dict[str, np.ndarray] = {}  # at this size
@@ -98,7 +98,7 @@ class Learner(threading.Thread):
         """Wait for changes and follow them."""
         while True:
             self._changed.wait()
-            time.sleep(self._pause)
+            time.sleep(_PAUSE)
             self._behind = True
             self._changed.clear()
             if self._stopping:
@@ -218,9 +218,7 @@ class Learner(threading.Thread):
         images = [i for ids in plan.held.values() for i in ids]
         answers = fitted.probabilities(self._embed(images))
         correct = int((answers.argmax(1) == labels).sum())
-        low, high = wilson(correct, len(labels))
-        about = {"correct": correct, "total": len(labels), "low": low, "high": high}
-        return {**about, **_mistakes(answers, labels, images, keys)}
+        return {**share_of(correct, len(labels)), **_mistakes(answers, labels, images, keys)}
 
     def _embed(self, images: Sequence[str]) -> np.ndarray:
         assert self._base is not None

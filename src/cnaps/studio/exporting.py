@@ -10,10 +10,10 @@ from typing import IO, Any
 
 from cnaps.errors import CnapsError, DataError
 from cnaps.runtime.engine import Engine
-from cnaps.runtime.export import export_onnx
+from cnaps.runtime.export import onnx_bytes
 from cnaps.runtime.onnx import read_metadata
 from cnaps.runtime.task import FittedTask
-from cnaps.runtime.taskfile import read_task, write_task
+from cnaps.runtime.taskfile import read_task, task_bytes
 from cnaps.serving.pages import find_site, write_page
 from cnaps.studio.archive import open_zip, read_zip
 from cnaps.studio.description import MAX_TASK
@@ -44,17 +44,15 @@ for path in sys.argv[1:]:
 '''
 
 
-def example_zip(task: FittedTask, target: Path, name: str) -> None:
+def example_zip(task: FittedTask, target: IO[bytes], name: str) -> None:
     """A zip file with NAME.onnx, which carries the task file in its metadata, and classify.py."""
-    with tempfile.TemporaryDirectory() as scratch, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        network, file = Path(scratch) / "network.onnx", Path(scratch) / "task"
-        write_task(file, task)
-        export_onnx(task, network, {"task": base64.b64encode(file.read_bytes()).decode()})
-        archive.write(network, f"{name}.onnx")
+    network = onnx_bytes(task, {"task": base64.b64encode(task_bytes(task)).decode()})
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(f"{name}.onnx", network)
         archive.writestr("classify.py", _EXAMPLE.format(name=name))
 
 
-def page_zip(task: FittedTask, target: Path, name: str) -> None:
+def page_zip(task: FittedTask, target: IO[bytes], name: str) -> None:
     """A zip file with a folder for any web space: a page that classifies in the visitor's browser."""
     with tempfile.TemporaryDirectory() as scratch, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         write_page(task, Path(scratch))

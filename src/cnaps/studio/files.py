@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from cnaps.errors import DataError
+from cnaps.errors import DataError, explained
 from cnaps.files import atomic_path, content_id
 from cnaps.images.sizes import Look
 from cnaps.serving.decoding import Decoder
@@ -113,10 +113,8 @@ class ProjectFiles:
         return garbage & left
 
     def _content(self, key: str) -> bytes:
-        try:
+        with explained(DataError, "an image cannot be read", OSError):
             return self.original(key).read_bytes()
-        except OSError as error:
-            raise DataError(f"an image cannot be read: {error}") from error
 
     def _cached(self, key: str, ending: str, size: int, data: bytes | None = None) -> Path:
         """A file of the cache, made from the image if it is not there; its pixels at a size come with it."""

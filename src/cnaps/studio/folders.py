@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from cnaps.errors import DataError, InputError
+from cnaps.errors import DataError, InputError, explained
 from cnaps.images.finding import find_examples
 from cnaps.studio.description import FOLDERS, MAX_CLASSES, MAX_IMAGES, class_name, parse
 from cnaps.studio.store import Project, Upload, is_empty
@@ -17,10 +17,8 @@ def project_for(folder: Path) -> tuple[Path, Path | None]:
         return folder, None
     if (folder / "images").is_dir() and (folder / "cache").is_dir():
         raise InputError(f"{folder} was a project and lost its project.json: its pictures are whole, in images/")
-    try:
+    with explained(InputError, f"{folder} is no project of the studio, and nothing to import", DataError):
         find_examples(folder)
-    except DataError as error:
-        raise InputError(f"{folder} is no project of the studio, and nothing to import: {error}") from error
     beside = folder.absolute().parent / f"{folder.absolute().name}-studio"
     return beside, None if _has_images(beside) else folder
 

@@ -16,7 +16,7 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse
 
 from cnaps import values
-from cnaps.errors import CnapsError, DataError, InputError
+from cnaps.errors import CnapsError, DataError, InputError, explained
 from cnaps.files import parse_json
 from cnaps.runtime.engine import open_engine
 from cnaps.runtime.label_studio import Addresses, Config, choice_of
@@ -169,10 +169,8 @@ def _routes(learner: Learner, addresses: Addresses, batcher: Batcher) -> APIRout
 
 
 async def _body(request: Request) -> dict[str, Any]:
-    try:
+    with explained(InputError, "the request cannot be read", ValueError):
         return values.table(parse_json((await request.body()).decode("utf-8")), "the body of the request")
-    except ValueError as error:
-        raise InputError(f"the request cannot be read: {error}") from error
 
 
 def _listed(body: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:

@@ -14,18 +14,18 @@ from typing import IO, Any
 from fastapi import APIRouter, Body, FastAPI, File, Form, Request, UploadFile
 from fastapi.responses import FileResponse, JSONResponse, Response, StreamingResponse
 
-from cnaps.errors import CnapsError, InputError
+from cnaps.errors import CnapsError, InputError, explained
 from cnaps.runtime.engine import open_engine
 from cnaps.runtime.examples import choose_size
 from cnaps.runtime.results import Result, results_csv
-from cnaps.runtime.taskfile import write_task
+from cnaps.runtime.taskfile import task_bytes
 from cnaps.serving.app import STATIC, add_prediction, guarded_app
 from cnaps.serving.decoding import Decoder
 from cnaps.studio.answers import Answers
 from cnaps.studio.archive import MAX_ZIP, write_zip
 from cnaps.studio.engine import Learner
 from cnaps.studio.exporting import example_zip, has_pages, import_file, page_zip
-from cnaps.studio.store import Project
+from cnaps.studio.store import Project, Upload
 
 _FILES = 64  # a request
 _PATIENCE = 15.0  # seconds that a request for news waits
@@ -63,6 +63,19 @@ async def explain(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": str(error)}, 422)
 
 
+def picture_of(data: bytes, headers: dict[str, str] | None = None) -> Response:
+    """A thumbnail."""
+    return Response(data, headers=headers, media_type="image/png" if data[:4] == b"\x89PNG" else "image/jpeg")
+
+
+def _uploads(files: list[UploadFile], paths: list[str]) -> Iterator[Upload]:
+    """Each file by its path, where the page says it, or by its name; read when it is asked for."""
+    if len(files) > _FILES:
+        raise InputError(f"at most {_FILES} files in one request")
+    names = paths if len(paths) == len(files) else [file.filename or "image" for file in files]
+    return ((name, file.file.read()) for name, file in zip(names, files, strict=True))
+
+
 def _routes(project: Project, engine: Learner, shelf: bool) -> APIRouter:
     routes = APIRouter()
     importing = asyncio.Lock()  # one at a time: each may fill the disk
@@ -83,9 +96,7 @@ def _routes(project: Project, engine: Learner, shelf: bool) -> APIRouter:
 
     @routes.get("/api/images/{key}")
     def thumbnail(key: str) -> Response:
-        data = project.thumbnail(key)
-        kind = "image/png" if data[:4] == b"\x89PNG" else "image/jpeg"
-        return Response(data, media_type=kind, headers={"Cache-Control": "private, max-age=86400, immutable"})
+        return picture_of(project.thumbnail(key), {"Cache-Control": "private, max-age=86400, immutable"})
 
     @routes.post("/api/images")
     def add(
@@ -94,11 +105,7 @@ def _routes(project: Project, engine: Learner, shelf: bool) -> APIRouter:
         paths: list[str] = Form(default=[]),
         group: str = Form(default=""),
     ) -> dict[str, Any]:
-        if len(files) > _FILES:
-            raise InputError(f"at most {_FILES} files in one request")
-        names = paths if len(paths) == len(files) else [file.filename or "image" for file in files]
-        uploads = ((name, file.file.read()) for name, file in zip(names, files, strict=True))
-        return project.add(uploads, place, group)
+        return project.add(_uploads(files, paths), place, group)
 
     @routes.patch("/api/images")
     def move(images: list[str] = Body(), place: str = Body()) -> None:
@@ -149,14 +156,10 @@ def _routes(project: Project, engine: Learner, shelf: bool) -> APIRouter:
         def write(file: IO[bytes]) -> None:
             if known is None or kind == "project":
                 write_zip(project, file)
-                return
-            with tempfile.TemporaryDirectory() as scratch:
-                path = Path(scratch) / "file"
-                if kind == "task":
-                    write_task(path, known)
-                else:
-                    (page_zip if kind == "page" else example_zip)(known, path, name)
-                file.write(path.read_bytes())
+            elif kind == "task":
+                file.write(task_bytes(known))
+            else:
+                (page_zip if kind == "page" else example_zip)(known, file, name)
 
         return _download(project.folder, f"{name}{endings[kind]}", write)
 
@@ -194,10 +197,7 @@ def _answering(project: Project, engine: Learner, answers: Answers, *, local: bo
 
     @routes.post("/files")
     def drop(files: list[UploadFile] = File(), paths: list[str] = Form(default=[])) -> None:
-        if len(files) > _FILES:
-            raise InputError(f"at most {_FILES} files in one request")
-        names = paths if len(paths) == len(files) else [file.filename or "image" for file in files]
-        answers.drop([(name, file.file.read()) for name, file in zip(names, files, strict=True)])
+        answers.drop(list(_uploads(files, paths)))
 
     @routes.post("/start")
     def start() -> None:
@@ -214,8 +214,7 @@ def _answering(project: Project, engine: Learner, answers: Answers, *, local: bo
 
     @routes.get("/images/{index}")
     def thumbnail(index: int) -> Response:
-        data = answers.thumbnail(index)
-        return Response(data, media_type="image/png" if data[:4] == b"\x89PNG" else "image/jpeg")
+        return picture_of(answers.thumbnail(index))
 
     @routes.get("/{kind}")
     def take(kind: str) -> Response:
@@ -273,11 +272,8 @@ def _download(folder: Path, name: str, write: Callable[[IO[bytes]], None]) -> Re
 @contextlib.contextmanager
 def _scratch(folder: Path) -> Iterator[IO[bytes]]:
     """A file without a name on the disk that has room for the project's images."""
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            yield file
-    except OSError as error:
-        raise CnapsError(f"cannot write to {folder}: {error.strerror or error}") from error
+    with explained(CnapsError, f"cannot write to {folder}"), tempfile.TemporaryFile(dir=folder) as file:
+        yield file
 
 
 def _pieces(file: IO[bytes], closing: contextlib.ExitStack) -> Iterator[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 from fastapi import APIRouter, Body, FastAPI, Request
 from fastapi.responses import FileResponse, Response
+from starlette.datastructures import State
 from starlette.types import Receive, Scope, Send
 
 from cnaps.errors import CnapsError, DataError, InputError
@@ -19,7 +21,7 @@ from cnaps.files import write_text
 from cnaps.runtime.sorting import folder_name
 from cnaps.serving.app import STATIC, guarded_app
 from cnaps.studio.description import class_name, encode, parse
-from cnaps.studio.server import create_studio, explain
+from cnaps.studio.server import create_studio, explain, picture_of
 
 _TRASH = ".trash"
 _PICTURES = 4  # of each project
@@ -31,10 +33,14 @@ class Shelf:
     def __init__(self, folder: str | Path, model: str, *, token: str | None = None) -> None:
         self.folder, self.model, self.token = Path(folder), model, token
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.state = _State(self)
         self.studio: FastAPI | None = None
         self._running = contextlib.AsyncExitStack()
         self._app = self._start_page()
+
+    @property
+    def state(self) -> State:
+        """That of the open project: the command line tells it when the program ends."""
+        return State() if self.studio is None else self.studio.state
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """To the start page what is its, the rest to the open project."""
@@ -124,8 +130,7 @@ class Shelf:
             path = folder / "cache" / f"{image}.thumb"
             if not path.is_file():
                 raise InputError("there is no picture of it yet")
-            data = path.read_bytes()
-            return Response(data, media_type="image/png" if data[:4] == b"\x89PNG" else "image/jpeg")
+            return picture_of(path.read_bytes())
 
         @routes.post("/shelf/projects")
         async def new(name: str = Body(embed=True)) -> None:
@@ -145,13 +150,13 @@ class Shelf:
         async def duplicate(key: str) -> None:
             source = self._find(key)
             await self.close()
-            about = parse((source / "project.json").read_bytes())
+            about = _stored(source)
             name = class_name(f"Copy of {about['name']}")
             target = self._free(name)
             temporary = target.with_name(f".{target.name}.tmp")
             try:
                 shutil.copytree(source, temporary, ignore=shutil.ignore_patterns("trash", ".lock"))
-                write_text(temporary / "project.json", encode({**_stored(source), "name": name}))
+                write_text(temporary / "project.json", encode({**about, "name": name}))
                 os.replace(temporary, target)
             except OSError as error:
                 raise CnapsError(f"the copy cannot be written: {error.strerror or error}") from error
@@ -188,22 +193,9 @@ class Shelf:
         return routes
 
 
-class _State:
-    """What the command line knows of an application's state, handed on to the open project."""
-
-    _shelf: Shelf
-
-    def __init__(self, shelf: Shelf) -> None:
-        object.__setattr__(self, "_shelf", shelf)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if self._shelf.studio is not None:
-            setattr(self._shelf.studio.state, name, value)
-
-
 def _stored(folder: Path) -> dict[str, Any]:
-    import json
-
-    parse((folder / "project.json").read_bytes())  # refused where it is damaged
-    stored: dict[str, Any] = json.loads((folder / "project.json").read_bytes())
+    """What `project.json` says, word for word."""
+    text = (folder / "project.json").read_bytes()
+    parse(text)  # refused where it is damaged
+    stored: dict[str, Any] = json.loads(text)
     return stored

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 
-from cnaps.errors import DataError, InputError
+from cnaps.errors import DataError, InputError, explained
 from cnaps.files import lock_folder, write_text
 from cnaps.serving.decoding import Decoder
 from cnaps.serving.safety import shown
@@ -371,10 +371,8 @@ class Project:
 
     def _load(self) -> None:
         path = self.folder / "project.json"
-        try:
+        with explained(DataError, f"{path} cannot be read as a project", OSError, DataError):
             about = parse(path.read_bytes())
-        except (OSError, DataError) as error:
-            raise DataError(f"{path} cannot be read as a project: {error}") from error
         self.name = about["name"]
         self.classes = {entry["id"]: entry["name"] for entry in about["classes"]}
         self.task = about["task"]
