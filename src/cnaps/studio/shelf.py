@@ -196,5 +196,4 @@ def _stored(folder: Path) -> dict[str, Any]:
     """What `project.json` says, word for word."""
     text = (folder / "project.json").read_bytes()
     parse(text)  # refused where it is damaged
-    stored: dict[str, Any] = json.loads(text)
-    return stored
+    return dict(json.loads(text))
