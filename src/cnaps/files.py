@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from safetensors import SafetensorError
 
-from cnaps.errors import CnapsError, InputError
+from cnaps.errors import CnapsError, InputError, explained
 
 # How the files of this program begin or end: a file with another beginning is somebody's.
 _OWN_START = re.compile(
@@ -57,7 +57,7 @@ def check_output(
         return
     if suffixes and path.suffix.lower() not in suffixes:
         raise InputError(f"{path} must end in {' or '.join(suffixes)}")
-    try:
+    with explained(InputError, f"cannot write {path}"):
         for each in inputs:
             if path.exists() and each.exists() and path.samefile(each):
                 raise InputError(f"cannot write {path}: it is read by this command; write to another place")
@@ -74,8 +74,6 @@ def check_output(
         above = path.absolute().parent
         while not above.exists():
             above = above.parent
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
     if not above.is_dir():
         raise InputError(f"cannot write {path}: {above} is no folder")
     if not os.access(above, os.W_OK | os.X_OK):
@@ -290,11 +288,9 @@ def write_json(target: str | os.PathLike[str], value: Any) -> None:
 
 def lock_folder(folder: Path, busy: str) -> IO[bytes]:
     """Hold a folder until the file is closed or the process ends, however; `busy` is what others are told."""
-    try:
+    with explained(CnapsError, f"cannot write to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / ".lock").open("ab")
-    except OSError as error:
-        raise CnapsError(f"cannot write to {folder}: {error.strerror or error}") from error
     try:
         import fcntl
 

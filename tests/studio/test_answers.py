@@ -97,6 +97,16 @@ def test_no_image_of_a_zip_takes_the_place_of_another(answers, fitted, pictures)
     assert len(inside) == len(set(inside)) == 3
 
 
+def test_a_table_of_images_that_lie_elsewhere_is_answered_too(answers, fitted, pictures, tmp_path):
+    rows = [f"{pictures[name][6]},{name}" for name in CLASSES[:2]]
+    (tmp_path / "table.csv").write_text("\n".join(["path,label", *rows]), encoding="utf-8")
+    answers.open_folder(str(tmp_path / "table.csv"))
+    answers.start(fitted)
+    about = finished(answers)
+    assert {row["name"] for row in about["rows"]} == {str(pictures[name][6]) for name in CLASSES[:2]}
+    assert about["accuracy"]["total"] == 2
+
+
 def test_what_cannot_be_asked_says_why(answers, fitted, tmp_path):
     with pytest.raises(InputError, match="no images"):
         answers.start(fitted)

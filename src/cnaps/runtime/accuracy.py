@@ -97,9 +97,10 @@ class Accuracy:
         heading = "".join(f"  {_short(name, width):>{width}}" for name, width in zip(names, widths, strict=True))
         lines = [f"{corner:{left}}{heading}"]
         for truth in names:
-            if row := [self.counts[truth, answer] for answer in names]:
+            row = [self.counts[truth, answer] for answer in names]
+            if any(row):
                 cells = (f"  {count or '.':>{width}}" for count, width in zip(row, widths, strict=True))
-                lines += [f"{truth:{left}}{''.join(cells)}"] if any(row) else []
+                lines.append(f"{truth:{left}}{''.join(cells)}")
         return lines
 
 

@@ -27,7 +27,7 @@ _FLOAT = 1  # the number of this type in ONNX
 _LEANING = 1 / 64  # of a grey: more than onnxruntime's `Resize` is off by, up to 384 pixels a side (0.010)
 
 
-def export_onnx(task: FittedTask, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
+def export_onnx(task: FittedTask, path: str | os.PathLike[str]) -> None:
     """Write a network from pixels, uint8 RGB (batch, 3, H, W) of any size, to class probabilities (batch, C).
 
     A second output, `novelty` (batch,), says how unlike all classes an image is; beyond `threshold` it is none of
@@ -40,13 +40,13 @@ def export_onnx(task: FittedTask, path: str | os.PathLike[str], metadata: Mappin
         probabilities, novelty = session.run(None, {"images": pixels})
         print(classes[probabilities[0].argmax()])
     """
-    data = onnx_bytes(task, metadata)
+    data = onnx_bytes(task)
     with atomic_path(path) as temporary:
         temporary.write_bytes(data)
 
 
 def onnx_bytes(task: FittedTask, more: Mapping[str, str] | None = None) -> bytes:
-    """The file that `export_onnx` writes."""
+    """The file that `export_onnx` writes, with `more` in its metadata."""
     bundle = task.engine.bundle()
     drawing = _Drawing()
     weights = with_film(bundle.layers(task.image_size), chain(*bundle.sites), task.film)

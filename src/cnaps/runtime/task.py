@@ -139,17 +139,8 @@ class FittedTask:
         self, names: Sequence[Name], statistics: ClassStatistics, seen: int, threshold: float | None = None
     ) -> FittedTask:
         """Other classes under the same FiLM."""
-        changed = replace(
-            self,
-            names=list(names),
-            statistics=statistics,
-            seen=seen,
-            threshold=threshold,
-            prior=self._prior_of(names),
-            fits=None,
-            shown=None,
-        )
-        return changed._running(self._network)
+        changes = {"names": list(names), "statistics": statistics, "seen": seen, "threshold": threshold}
+        return self._with(**changes, prior=self._prior_of(names), fits=None, shown=None)
 
     def weighed(self, weights: Mapping[Name, float]) -> FittedTask:
         """With classes that count more or less than others: the odds of a class of weight 2 are doubled."""
@@ -160,7 +151,7 @@ class FittedTask:
         if not ((found > 0) & np.isfinite(found)).all():
             raise InputError("the weight of a class is a number above 0")
         prior = None if (found == 1).all() else np.log(found)
-        return replace(self, prior=prior, fits=None)._running(self._network)
+        return self._with(prior=prior, fits=None)
 
     @property
     def temperature(self) -> float:
@@ -326,7 +317,7 @@ class FittedTask:
         keep.reverse()
         features, given = features[keep], [names[i] for i in keep]
         level = self.none_level(features, self._places(given))
-        return replace(self, threshold=level, shown=(features, given))._running(self._network)
+        return self._with(threshold=level, shown=(features, given))
 
     def _places(self, names: Sequence[Name]) -> np.ndarray:
         place = {name: i for i, name in enumerate(self.names)}
@@ -338,6 +329,10 @@ class FittedTask:
             return None
         known = dict(zip(self.names, self.prior, strict=True))
         return np.array([known.get(name, 0.0) for name in names])
+
+    def _with(self, **changes: Any) -> FittedTask:
+        """Another task under the same FiLM, whose network it shares."""
+        return replace(self, **changes)._running(self._network)
 
     def _running(self, network: Network) -> FittedTask:
         """This task, with the network of its FiLM that is there already."""

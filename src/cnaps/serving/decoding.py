@@ -13,7 +13,7 @@ import queue
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -26,6 +26,7 @@ from cnaps.images.sizes import Look
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
+T = TypeVar("T")
 MAX_BYTES = 20_000_000
 MAX_PIXELS = 60_000_000
 _THUMBNAIL = 320
@@ -53,25 +54,22 @@ class Decoder:
 
     def decode(self, data: bytes, size: int | None = None) -> Decoded:
         """Decode the content of an image file, at another size if one is given, or raise DataError."""
-        found: Decoded = self._ask(_decode, data, size or self.size)
-        return found
+        return self._ask(_decode, data, size or self.size)
 
     def pixels(self, data: bytes, size: int | None = None) -> np.ndarray:
         """The same without a picture for people."""
-        found: np.ndarray = self._ask(_pixels, data, size or self.size)
-        return found
+        return self._ask(_pixels, data, size or self.size)
 
     def look(self, data: bytes) -> Look | None:
         """What an image file looks like, for the choice of a size."""
-        found: Look | None = self._ask(look_at, data)
-        return found
+        return self._ask(look_at, data)
 
-    def _ask(self, work: Callable[..., Any], data: bytes, *more: int) -> Any:
+    def _ask(self, work: Callable[..., T], data: bytes, *more: int) -> T:
         if len(data) > MAX_BYTES:
             raise DataError(f"the file has {len(data) / 1e6:.0f} MB; the limit is {MAX_BYTES // 1_000_000} MB")
         worker = self._idle.get()
         try:
-            answer = worker.ask((work, data, *more), self._seconds)
+            answer: T | str = worker.ask((work, data, *more), self._seconds)
         except (EOFError, OSError, TimeoutError) as error:
             worker.end()
             worker = _Worker()

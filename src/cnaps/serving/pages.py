@@ -43,8 +43,7 @@ def find_site() -> Path:
 
 def page_files(site: Path) -> dict[str, str]:
     """Of a page of one's own: the name of each file, and the file of the site that it is."""
-    found: dict[str, str] = json.loads((site / _LIST).read_text(encoding="utf-8"))
-    return found
+    return dict(json.loads((site / _LIST).read_text(encoding="utf-8")))
 
 
 def write_page(task: FittedTask, folder: Path) -> None:

@@ -51,10 +51,13 @@ class Guard:
         app: ASGIApp,
         *,
         token: str | None = None,
+        upload: int = UPLOAD,
+        in_flight: int = IN_FLIGHT,
         silence: float = _SILENCE,
         to_disk: Mapping[str, int] | None = None,
     ) -> None:
-        self.app, self.token, self.silence, self.to_disk = app, token, silence, to_disk or {}
+        self.app, self.token, self.upload = app, token, upload
+        self.in_flight, self.silence, self.to_disk = in_flight, silence, to_disk or {}
         self.held = 0  # bytes of requests that are being answered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -75,7 +78,7 @@ class Guard:
         path: str = scope["path"]
         if path in self.to_disk:
             return self.to_disk[path]
-        return UPLOAD if scope["method"] == "POST" and path.endswith(_UPLOADS) else _BODY
+        return self.upload if scope["method"] == "POST" and path.endswith(_UPLOADS) else _BODY
 
     def _foreign(self, headers: Headers, scope: Scope) -> Response | None:
         host = headers.get("host", "")
@@ -153,7 +156,7 @@ class _Request:
         seconds = asyncio.get_running_loop().time() - self._begun
         if self._taken > self._limit:
             self._refuse(413, f"more than {self._limit:,} bytes in one request")
-        if self._guard.held > IN_FLIGHT:
+        if self._guard.held > self._guard.in_flight:
             self._refuse(503, "too much is being sent at once")
         if seconds > 4 * self._guard.silence + self._taken / _PACE:
             self._refuse(408, "the request comes too slowly")

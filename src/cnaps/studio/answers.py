@@ -138,8 +138,10 @@ class Answers:
     def name(self, index: int) -> str:
         """An image as the person knows it."""
         path = self.files[index]
-        if self.folder:
-            return str(path.relative_to(self.folder)) if path != Path(self.folder) else path.name
+        if self.folder == str(path):
+            return path.name
+        if self.folder:  # a list of files may name any place
+            return str(path.relative_to(self.folder) if path.is_relative_to(self.folder) else path)
         return str(Path(*path.relative_to(self._scratch or path).parts[1:]))
 
     def describe(self) -> dict[str, Any]:

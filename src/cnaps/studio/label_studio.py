@@ -7,8 +7,8 @@ be opened there. Label Studio is given the address of the server with `/label-st
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from cnaps.serving.app import Batcher, add_prediction, guarded_app
 from cnaps.serving.decoding import Decoder
 from cnaps.studio.description import POOL
 from cnaps.studio.engine import Learner
-from cnaps.studio.server import explain
+from cnaps.studio.server import at_work, explain
 from cnaps.studio.store import Project
 
 _TASKS = 1_000  # in one request for suggestions
@@ -43,17 +43,10 @@ def create_backend(
     """An application that learns from Label Studio and suggests classes to it; `/predict` is there too."""
     network = open_engine(model)
     decoder = Decoder(network.image_size)
-    project = Project(folder, decoder)
-    learner = Learner(project, network)
+    learner = Learner(Project(folder, decoder), network)
 
-    @contextlib.asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        learner.start()
-        yield
-        batcher.close()
-        await asyncio.to_thread(learner.stop)
-        decoder.close()
-        project.close()
+    def lifespan(app: FastAPI) -> AbstractAsyncContextManager[None]:
+        return at_work(learner, batcher)
 
     app = guarded_app("cnaps", lifespan, token, access_log)
     app.state.learner = learner

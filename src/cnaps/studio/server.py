@@ -8,6 +8,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,7 +20,7 @@ from cnaps.runtime.engine import open_engine
 from cnaps.runtime.examples import choose_size
 from cnaps.runtime.results import Result, results_csv
 from cnaps.runtime.taskfile import task_bytes
-from cnaps.serving.app import STATIC, add_prediction, guarded_app
+from cnaps.serving.app import STATIC, Batcher, add_prediction, guarded_app
 from cnaps.serving.decoding import Decoder
 from cnaps.studio.answers import Answers
 from cnaps.studio.archive import MAX_ZIP, write_zip
@@ -39,15 +40,8 @@ def create_studio(folder: str | Path, model: str, *, token: str | None = None, s
     engine = Learner(project, network)
     answers = Answers(decoder)
 
-    @contextlib.asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        engine.start()
-        yield
-        batcher.close()
-        await asyncio.to_thread(engine.stop)
-        await asyncio.to_thread(answers.clear)
-        decoder.close()
-        project.close()
+    def lifespan(app: FastAPI) -> AbstractAsyncContextManager[None]:
+        return at_work(engine, batcher, answers.clear)
 
     app = guarded_app("cnaps studio", lifespan, token, to_disk={"/api/import": MAX_ZIP})
     app.state.engine, app.state.leaving = engine, False
@@ -56,6 +50,16 @@ def create_studio(folder: str | Path, model: str, *, token: str | None = None, s
     app.include_router(_answering(project, engine, answers, local=token is None), include_in_schema=False)
     batcher = add_prediction(app, lambda: engine.fitted, decoder)
     return app
+
+
+@contextlib.asynccontextmanager
+async def at_work(learner: Learner, batcher: Batcher, *ends: Callable[[], None]) -> AsyncIterator[None]:
+    """A project is learned and predicts for as long as its application runs; then everything is closed."""
+    learner.start()
+    yield
+    batcher.close()
+    for end in (learner.stop, *ends, learner.project.files.decoder.close, learner.project.close):
+        await asyncio.to_thread(end)
 
 
 async def explain(request: Request, error: Exception) -> Response:

@@ -16,7 +16,7 @@ from fastapi.responses import FileResponse, Response
 from starlette.datastructures import State
 from starlette.types import Receive, Scope, Send
 
-from cnaps.errors import CnapsError, DataError, InputError
+from cnaps.errors import CnapsError, DataError, InputError, explained
 from cnaps.files import write_text
 from cnaps.runtime.sorting import folder_name
 from cnaps.serving.app import STATIC, guarded_app
@@ -155,11 +155,10 @@ class Shelf:
             target = self._free(name)
             temporary = target.with_name(f".{target.name}.tmp")
             try:
-                shutil.copytree(source, temporary, ignore=shutil.ignore_patterns("trash", ".lock"))
-                write_text(temporary / "project.json", encode({**about, "name": name}))
-                os.replace(temporary, target)
-            except OSError as error:
-                raise CnapsError(f"the copy cannot be written: {error.strerror or error}") from error
+                with explained(CnapsError, "the copy cannot be written"):
+                    shutil.copytree(source, temporary, ignore=shutil.ignore_patterns("trash", ".lock"))
+                    write_text(temporary / "project.json", encode({**about, "name": name}))
+                    os.replace(temporary, target)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
 
@@ -197,5 +196,4 @@ def _stored(folder: Path) -> dict[str, Any]:
     """What `project.json` says, word for word."""
     text = (folder / "project.json").read_bytes()
     parse(text)  # refused where it is damaged
-    stored: dict[str, Any] = json.loads(text)
-    return stored
+    return dict(json.loads(text))
