@@ -156,7 +156,7 @@ async function judged(engine: Engine, features: Float64Array[], labels: number[]
   return ownCalibration(logits.map((row) => row.map((value) => value / scale)), own);
 }
 
-const DOUBT = 3, FEWER = 0.1, WIDEST = 1.2;
+const DOUBT = 3, FEWER = 0.2, WIDEST = 1.2;
 
 export function ownCalibration(logits: Float64Array[], labels: number[]): number {
   const known = logits.map((_, i) => i).filter((i) => logits[i].every(Number.isFinite));
@@ -172,7 +172,7 @@ export function ownCalibration(logits: Float64Array[], labels: number[]): number
     if (cost(left) < cost(right)) high = right;
     else low = left;
   }
-  return (low + high) / 2 - (FEWER * known.length) / (known.length + 10);
+  return (low + high) / 2 - (FEWER * logits[0].length) / logits.length; // by the examples of a class
 }
 
 // The novelty beyond which an image looks like none of the classes; see `runtime/novelty.py`.
