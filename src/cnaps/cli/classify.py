@@ -31,7 +31,7 @@ _TABLE_ROWS = 40  # in the terminal, where the rest is in a file
 
 _REPORT = "Write a page to look at, the least certain first: report.html."
 _SORT = "Copy the images to sub-folders of this one, named after classes."
-_ABOVE = "The novelty from which --none-of-these answers so, such as 0.3; by the examples if not given."
+_ABOVE = "The novelty from which --none-of-these answers so, such as 1.2; by the examples if not given."
 
 _Out = Annotated[
     Path | None, Option("--out", "-o", metavar="FILE", help="Write the answers: results.csv or .json.")
