@@ -84,7 +84,7 @@ class FittedTask:
         task = cls(engine, names, made.film, statistics, made.embedding, len(support.labels), size)
         plain = slice(len(examples.names))  # a mirror image is no other example
         features, labels = made.features[plain], support.labels[plain]
-        judged = _judged(engine.head, features, labels)
+        judged = judged_by_others(engine.head, features, labels)
         task = replace(task, calibration=task._own_calibration(judged))
         return task._running(made.network)._judged_by(features, examples.names, judged)
 
@@ -250,7 +250,7 @@ class FittedTask:
         """
         head = self.engine.head
         if isinstance(head, RidgeHead):
-            judged = _judged(head, features, labels) if judged is None else judged
+            judged = judged_by_others(head, features, labels) if judged is None else judged
             if judged is not None:
                 ease = class_ease(judged.logits, judged.labels)
                 return strange_level(judged.logits, judged.features, ease, head.groups[-1], share), ease
@@ -393,7 +393,7 @@ class FittedTask:
         return self
 
 
-def _judged(head: Head, features: np.ndarray, labels: np.ndarray) -> Judged | None:
+def judged_by_others(head: Head, features: np.ndarray, labels: np.ndarray) -> Judged | None:
     """About as many examples as there is time to leave out in turn, the first ones of each class."""
     ways = int(labels.max(initial=0)) + 1
     if not 1 < ways <= _JUDGED_CLASSES:
