@@ -75,6 +75,17 @@ def main(files: str, model: str = "cnaps-lite0") -> None:
             found = GRID[(task.left_out + doubt * (GRID - middle) ** 2).argmin()] if task.known else middle
             chosen.append(found - (fewer / task.shots if task.known else 0))
         row(f"by left-out examples, prior {doubt}, {fewer} / shots less", tasks, chosen)
+    for low, high in ((1, 3), (3, 6), (6, 12), (12, 1000)):
+        some = [(t, s) for t, s in zip(tasks, said, strict=True) if low <= t.shots < high and t.known]
+        asked = [GRID[(task.left_out + 3 * (GRID - middle) ** 2).argmin()] for task, middle in some]
+        loss = {
+            less: np.mean([np.interp(v - less, GRID, t.loss) for v, (t, _) in zip(asked, some, strict=True)])
+            for less in (-0.1, -0.05, 0, 0.05, 0.1, 0.2)
+        }
+        listed = ", ".join(f"{less}: {value:.4f}" for less, value in loss.items())
+        print(
+            f"{low} to {high} examples of a class, {len(some)} tasks, loss by what is taken from log T: {listed}"
+        )
     row("the best of each task", tasks, [best([task]) for task in tasks])
     for name in dict.fromkeys(task.name for task in tasks):
         mine = [task for task in tasks if task.name == name]
