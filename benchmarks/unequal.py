@@ -22,7 +22,7 @@ from cnaps.episodes import Limits, Sampler
 from cnaps.maths.heads import _GIVEN_BACK, RidgeClassifier
 from cnaps.paper.experiments.reporting import provenance
 from cnaps.runtime.engine import Engine, Support, open_engine
-from cnaps.runtime.task import FittedTask
+from cnaps.runtime.task import FittedTask, judged_by_others
 from cnaps.weights import DEFAULT_MODEL
 
 VALIDATION = (
@@ -80,8 +80,9 @@ def measure(engine: Engine, x: np.ndarray, y: np.ndarray, asked: np.ndarray, tru
     task = FittedTask(engine, names, empty, None, np.zeros(0), len(y), SIZE)  # type: ignore[arg-type]
     task.__dict__["_network"] = None  # features are here
     task = task.refit(x, y)
-    task = replace(task, calibration=task._own_calibration(x, y))._running(None)  # type: ignore[arg-type]
-    task = task._judged_by(x, y.tolist())
+    judged = judged_by_others(engine.head, x, y)
+    task = replace(task, calibration=task._own_calibration(judged))._running(None)  # type: ignore[arg-type]
+    task = task._judged_by(x, y.tolist(), judged)
     classifier = task.classifier
     assert isinstance(classifier, RidgeClassifier)
     plain, rows, counts = classifier(asked) - classifier.bias, np.arange(len(truth)), np.bincount(y)

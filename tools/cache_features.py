@@ -3,8 +3,9 @@
     python tools/cache_features.py OUT.pt COLLECTION:SPLIT ... --size 160 --tasks 12 --seed 7 --film own
 
 For every task the file holds pooled features of context and targets (all stages side by side, before the head's
-`embed`), of images of other classes with `--outside`, labels, FiLM and z_G. `--film`: own, identity (LoRA terms
-only), frozen (the backbone as it is), or a file of FiLM vectors by collection (tools/mean_film.py).
+`embed`), of images of other classes with `--outside` (of the other collections with `--foreign`), labels, FiLM and
+z_G. `--film`: own, identity (LoRA terms only), frozen (the backbone as it is), or a file of FiLM vectors by
+collection (tools/mean_film.py).
 """
 
 from __future__ import annotations
@@ -153,6 +154,18 @@ def outside_rows(collection: Collection, split: str | None, d: TaskDescription, 
     return [row for k in others for row in chance.permutation(collection.rows(k))[:each].tolist()]
 
 
+def foreign_images(others: Sequence[tuple[Collection, str | None]], count: int, size: int, seed: int) -> Tensor:
+    """Images of other collections, about as many of each: strangers that are not even of the task's kind."""
+    chance = np.random.default_rng(seed)
+    found = []
+    for collection, split in others:
+        every = range(len(collection.classes)) if split is None else collection.splits[split]
+        classes = chance.choice(list(every), max(1, count // len(others)))
+        rows = [int(chance.choice(collection.rows(k))) for k in classes.tolist()]
+        found.append(collection.read(rows, size))
+    return torch.cat(found)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
@@ -172,6 +185,7 @@ def main() -> None:
     parser.add_argument("--max-ways", type=int, default=20)
     parser.add_argument("--targets", type=int, default=6)
     parser.add_argument("--outside", type=int, default=0, help="images of each of as many other classes")
+    parser.add_argument("--foreign", type=int, default=0, help="images of the other collections, instead")
     parser.add_argument("--augment", help="a training configuration whose [augmentation] is applied")
     parser.add_argument("--coarse", type=int, help="shrink the images to this many pixels first")
     o = parser.parse_args()
@@ -185,7 +199,9 @@ def main() -> None:
     films = torch.load(o.film, weights_only=False) if o.film not in ("own", "identity", "frozen") else None
     limits = Limits(max_ways=o.max_ways, max_context=o.max_context, max_targets_per_class=max(o.targets, 1))
     found, started = [], time.time()
-    for collection, split in open_collections(o.collections, "valid"):
+    opened = list(open_collections(o.collections, "valid"))
+    for collection, split in opened:
+        others = [(each, of) for each, of in opened if each.name != collection.name]
         sampler = Sampler([collection], split, limits=limits, seed=o.seed)
         network.around = around[collection.name] if around else None
         for index in range(o.tasks):
@@ -198,6 +214,8 @@ def main() -> None:
             size = auto_size(collection.looks(context.tolist())) if o.size == "auto" else int(o.size)
             rows = [*context.tolist(), *targets.tolist(), *outside]
             images = read(collection, rows, o.coarse or size, o.aspect)
+            if o.foreign:
+                images = torch.cat([images, foreign_images(others, o.foreign, o.coarse or size, index)])
             if o.coarse:
                 wide = interpolate(images.float(), size=(size, size), mode="bilinear", align_corners=False)
                 images = wide.round().to(torch.uint8)

@@ -49,24 +49,43 @@ class Task:
 
 def main(files: str, model: str = "cnaps-lite0") -> None:
     """One row a way, then the best log T of each set beside that of its left-out examples."""
-    head = open_engine(model).head
-    tasks = [Task(t, head) for t in load(files)]
+    engine = open_engine(model)
+    tasks = [Task(t, engine.head) for t in load(files)]
     notes = {"calibration": fit_calibration([task.score for task in tasks])}
     alike = [float(np.log(temperature(notes, task.ways, task.shots))) for task in tasks]
+    said = [float(np.log(temperature(engine.notes, task.ways, task.shots))) for task in tasks]
 
     def best(some: list[Task]) -> float:
         return float(GRID[np.mean([task.loss for task in some], axis=0).argmin()])
 
     row("one for all", tasks, [best(tasks)] * len(tasks))
     row("by ways and shots", tasks, alike)
+    row("by ways and shots as the model's notes have it", tasks, said)
     by_size = {size: best([t for t in tasks if t.size == size]) for size in {t.size for t in tasks}}
     row("by size", tasks, [by_size[task.size] for task in tasks])
     for doubt, fewer in product((2, 3, 5, 10, 30), (0, 0.1, 0.2)):
         chosen = []
-        for task, middle in zip(tasks, alike, strict=True):
+        for task, middle in zip(tasks, said, strict=True):
             found = GRID[(task.left_out + doubt * (GRID - middle) ** 2).argmin()] if task.known else middle
             chosen.append(found - fewer * task.known / (task.known + 10))
         row(f"by left-out examples, prior {doubt}, {fewer} less", tasks, chosen)
+    for doubt, fewer in product((2, 3, 5), (0.1, 0.2, 0.3, 0.4)):
+        chosen = []
+        for task, middle in zip(tasks, said, strict=True):
+            found = GRID[(task.left_out + doubt * (GRID - middle) ** 2).argmin()] if task.known else middle
+            chosen.append(found - (fewer / task.shots if task.known else 0))
+        row(f"by left-out examples, prior {doubt}, {fewer} / shots less", tasks, chosen)
+    for low, high in ((1, 3), (3, 6), (6, 12), (12, 1000)):
+        some = [(t, s) for t, s in zip(tasks, said, strict=True) if low <= t.shots < high and t.known]
+        asked = [GRID[(task.left_out + 3 * (GRID - middle) ** 2).argmin()] for task, middle in some]
+        loss = {
+            less: np.mean([np.interp(v - less, GRID, t.loss) for v, (t, _) in zip(asked, some, strict=True)])
+            for less in (-0.1, -0.05, 0, 0.05, 0.1, 0.2)
+        }
+        listed = ", ".join(f"{less}: {value:.4f}" for less, value in loss.items())
+        print(
+            f"{low} to {high} examples of a class, {len(some)} tasks, loss by what is taken from log T: {listed}"
+        )
     row("the best of each task", tasks, [best([task]) for task in tasks])
     for name in dict.fromkeys(task.name for task in tasks):
         mine = [task for task in tasks if task.name == name]
@@ -82,7 +101,9 @@ def row(title: str, tasks: list[Task], chosen: list[float]) -> None:
         bins[task.name] += np.array(found["bins"])
     error = np.mean([np.abs(v[1] - v[2]).sum() / v[0].sum() for v in bins.values()])
     loss = np.mean([np.interp(log_t, GRID, task.loss) for task, log_t in zip(tasks, chosen, strict=True)])
-    print(f"{title}: error {error:.3f}, loss {loss:.4f}", flush=True)
+    worst = max(np.abs(v[1] - v[2]).sum() / v[0].sum() for v in bins.values())
+    over = np.mean([(v[1] - v[2]).sum() / v[0].sum() for v in bins.values()])
+    print(f"{title}: error {error:.4f}, worst {worst:.3f}, too sure by {over:+.3f}, loss {loss:.4f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import { unit } from "./head";
 import { mentions, node, writeModel, type Values } from "./onnx";
-import { type FittedTask, commonPart } from "./task";
+import { EASE, FLAT, type FittedTask, MIDDLE, STEEP, commonPart } from "./task";
 import { joined } from "./tensors";
 
 const FLOAT = 1; // the number of this type in ONNX
@@ -55,10 +55,19 @@ export function onnxBytes(fitted: FittedTask, more: Record<string, string> = {})
   const logits = add("Add", [add("Add", [matrix(v, classifier.regression.list), matrix(unitOf(v), classifier.prototypes.list)]), row(classifier.bias)]);
   const calibrated = add("Div", [logits, tensor([], [fitted.temperature])]);
   add("Softmax", [task.prior ? add("Add", [calibrated, row(task.prior)]) : calibrated], { axis: 1 }, "probabilities");
-  const common = commonPart(task.statistics.means);
-  const means = task.statistics.means.map((values) => unit(values.map((value, j) => (value - common[j]) * head.emphasis[j])));
-  const near = matrix(unitOf(add("Mul", [add("Sub", [features, row(common)]), row(head.emphasis)])), means);
-  add("Sub", [tensor([], [1]), add("ReduceMax", [near, whole(1)], { keepdims: 0 })], {}, "novelty");
+  if (task.ease && task.names.length > 1) {
+    const last = head.groups[head.groups.length - 1], taken = task.ease.map((value) => EASE * value);
+    const present = add("ReduceLogSumExp", [add("Sub", [logits, row(taken)]), whole(1)], { keepdims: 0 });
+    const flat = add("ReduceL1", [pooled[pooled.length - 1], whole(1)], { keepdims: 0 });
+    const there = add("Add", [present, add("Mul", [flat, tensor([], [FLAT / Math.sqrt(last)])])]);
+    const share = add("Sigmoid", [add("Div", [add("Sub", [tensor([], [MIDDLE]), there]), tensor([], [STEEP])])]);
+    add("Mul", [share, tensor([], [2])], {}, "novelty");
+  } else {
+    const common = commonPart(task.statistics.means);
+    const means = task.statistics.means.map((values) => unit(values.map((value, j) => (value - common[j]) * head.emphasis[j])));
+    const near = matrix(unitOf(add("Mul", [add("Sub", [features, row(common)]), row(head.emphasis)])), means);
+    add("Sub", [tensor([], [1]), add("ReduceMax", [near, whole(1)], { keepdims: 0 })], {}, "novelty");
+  }
 
   const all = joined(nodes), weights = engine.weightsWith(task.film, task.imageSize);
   const used: [string, Values][] = mentions(all, [...weights.keys()]).map((name) => [name, weights.get(name)!]);

@@ -20,6 +20,7 @@ export interface Task {
   threshold: number | null;
   prior: Float64Array | null; // logarithms of class weights; null: every class counts alike
   calibration: number; // what the first examples, left out in turn, said of log T beside the model's notes
+  ease: Float64Array | null; // see `runtime/novelty.py`; null: novelty is the distance to the nearest class
 }
 
 // The order that Python sorts text in: by code points.
@@ -75,18 +76,19 @@ export class FittedTask {
 
   static async learn(engine: Engine, images: Uint8Array[], labels: number[], names: Name[], imageSize: number, report?: (share: number) => void): Promise<{ fitted: FittedTask; features: Float64Array[] }> {
     const made = await engine.adapt(images, labels, names.length, report);
-    const statistics = statisticsOf(made.features, labels, names.length);
+    const statistics = statisticsOf(made.features, labels, names.length), some = await judged(engine, made.features, labels);
     const task: Task = {
       names, film: made.film, statistics, embedding: made.embedding, seen: labels.length, imageSize, prior: null,
-      threshold: noneLevel(made.features, labels, engine.head.emphasis), calibration: await judged(engine, made.features, labels, names.length),
+      ...strangersBy(engine, some, made.features, labels), calibration: calibrationBy(engine, some),
     };
     return { fitted: new FittedTask(engine, task, made.network), features: made.features };
   }
 
   // Other classes under the same FiLM; new ones count like the others.
   with(change: Partial<Task> & Pick<Task, "names">): FittedTask {
-    const { names, prior } = this.task, of = (name: Name) => prior![names.indexOf(name)] ?? 0;
-    return new FittedTask(this.engine, { ...this.task, ...change, prior: prior && Float64Array.from(change.names, of) }, this.network);
+    const { names, prior, ease } = this.task;
+    const of = (values: Float64Array | null) => values && Float64Array.from(change.names, (name) => values[names.indexOf(name)] ?? 0);
+    return new FittedTask(this.engine, { ...this.task, prior: of(prior), ease: of(ease), ...change }, this.network);
   }
 
   get classifier(): Classifier {
@@ -106,9 +108,11 @@ export class FittedTask {
     return found;
   }
 
-  // How unlike all classes features are, 0..2: one minus the highest cosine to a class mean, without what classes have in common.
+  // How unlike all classes features are, 0..2: by how little of any class is there, or by the distance to the nearest one.
   novelty(features: Float64Array): number {
-    const { emphasis } = this.engine.head, { means } = this.task.statistics, common = commonPart(means);
+    const { emphasis, groups } = this.engine.head, { statistics: { means }, ease, names } = this.task;
+    if (ease && names.length > 1) return strangeness(logitsOf(this.classifier, features), features, ease, groups[groups.length - 1]);
+    const common = commonPart(means);
     const apart = (row: Float64Array) => unit(row.map((value, j) => (value - common[j]) * emphasis[j])), own = apart(features);
     return 1 - Math.max(-1, ...means.map((mean) => dot(own, apart(mean))));
   }
@@ -146,17 +150,26 @@ function temperatureOf(engine: Engine, ways: number, shots: number): number {
 
 const JUDGED = 150, JUDGED_CLASSES = 100; // about as many examples are left out in turn; of more classes, none
 
-// What a task adds to log T: its left-out examples are likeliest there; see `maths/calibration.py`.
-async function judged(engine: Engine, features: Float64Array[], labels: number[], ways: number): Promise<number> {
-  if (ways < 2 || ways > JUDGED_CLASSES) return 0;
+// Some examples, the first ones of each class, and what the others of them say of each.
+interface Judged { features: Float64Array[]; labels: number[]; logits: Float64Array[]; ways: number }
+
+export async function judged(engine: Engine, features: Float64Array[], labels: number[], breathe: () => Promise<void> = async () => {}): Promise<Judged | null> {
+  const ways = labels.reduce((most, k) => Math.max(most, k + 1), 1);
+  if (ways < 2 || ways > JUDGED_CLASSES) return null;
   const counts = Array<number>(ways).fill(0), turn = labels.map((k) => ++counts[k]); // the how-manieth of its class
-  const some = argsort(turn).slice(0, Math.max(JUDGED, 2 * ways)).sort((a, b) => a - b), own = some.map((i) => labels[i]);
-  const scale = temperatureOf(engine, ways, some.length / ways);
-  const logits = await engine.head.leftOut(some.map((i) => features[i]), own, ways, async () => {});
-  return ownCalibration(logits.map((row) => row.map((value) => value / scale)), own);
+  const some = argsort(turn).slice(0, Math.max(JUDGED, 2 * ways)).sort((a, b) => a - b);
+  const rows = some.map((i) => features[i]), own = some.map((i) => labels[i]);
+  return { features: rows, labels: own, logits: await engine.head.leftOut(rows, own, ways, breathe), ways };
 }
 
-const DOUBT = 3, FEWER = 0.1, WIDEST = 1.2;
+// What a task adds to log T: its left-out examples are likeliest there; see `maths/calibration.py`.
+function calibrationBy(engine: Engine, some: Judged | null): number {
+  if (!some) return 0;
+  const scale = temperatureOf(engine, some.ways, some.labels.length / some.ways);
+  return ownCalibration(some.logits.map((row) => row.map((value) => value / scale)), some.labels);
+}
+
+const DOUBT = 3, FEWER = 0.2, WIDEST = 1.2;
 
 export function ownCalibration(logits: Float64Array[], labels: number[]): number {
   const known = logits.map((_, i) => i).filter((i) => logits[i].every(Number.isFinite));
@@ -172,11 +185,49 @@ export function ownCalibration(logits: Float64Array[], labels: number[]): number
     if (cost(left) < cost(right)) high = right;
     else low = left;
   }
-  return (low + high) / 2 - (FEWER * known.length) / (known.length + 10);
+  return (low + high) / 2 - (FEWER * logits[0].length) / logits.length; // by the examples of a class
 }
 
-// The novelty beyond which an image looks like none of the classes; see `runtime/novelty.py`.
-export function noneLevel(features: Float64Array[], labels: number[], emphasis: Float64Array): number | null {
+export const EASE = 0.5, FLAT = 5, MIDDLE = 9, STEEP = 2; // as in `runtime/novelty.py`
+const FEW = 4;
+
+const isKnown = (row: Float64Array) => row.every(Number.isFinite);
+
+// The logarithm of the sum of exponentials.
+function present(logits: Float64Array): number {
+  const highest = Math.max(...logits);
+  return highest + Math.log(logits.reduce((sum, value) => sum + Math.exp(value - highest), 0));
+}
+
+function strangeness(logits: Float64Array, features: Float64Array, ease: Float64Array, last: number): number {
+  const flat = features.subarray(features.length - last).reduce((sum, value) => sum + Math.abs(value), 0) / Math.sqrt(last);
+  return 2 / (1 + Math.exp((present(logits.map((value, k) => value - EASE * ease[k])) + FLAT * flat - MIDDLE) / STEEP));
+}
+
+// How much surer than others each class is of its own examples.
+function classEase({ logits, labels, ways }: Judged): Float64Array {
+  const known = logits.map((_, i) => i).filter((i) => isKnown(logits[i])), there = known.map((i) => present(logits[i]));
+  const mean = there.reduce((a, b) => a + b, 0) / Math.max(known.length, 1), sums = new Float64Array(ways), counts = Array<number>(ways).fill(FEW);
+  known.forEach((i, at) => {
+    sums[labels[i]] += there[at] - mean;
+    counts[labels[i]]++;
+  });
+  return sums.map((sum, k) => sum / counts[k]);
+}
+
+// The novelty beyond which an image looks like none of the classes, and the ease of each, by examples.
+export function strangersBy(engine: Engine, some: Judged | null, features: Float64Array[], labels: number[]): Pick<Task, "threshold" | "ease"> {
+  const { emphasis, groups } = engine.head;
+  if (!some) return { threshold: noneLevel(features, labels, emphasis), ease: null };
+  const ease = classEase(some), last = groups[groups.length - 1];
+  const found = some.logits.map((row, i) => (isKnown(row) ? strangeness(row, some.features[i], ease, last) : NaN))
+    .filter((value) => !Number.isNaN(value)).sort((a, b) => a - b);
+  const place = Math.min(Math.ceil(STRANGE * (found.length + 1) - 1e-9), found.length);
+  return { threshold: found.length < ENOUGH ? null : found[place - 1], ease };
+}
+
+// The same by the distance to the nearest class; see `runtime/novelty.py`.
+function noneLevel(features: Float64Array[], labels: number[], emphasis: Float64Array): number | null {
   const counts: number[] = [], means: Float64Array[] = [], found: number[] = [];
   for (const k of labels) counts[k] = (counts[k] ?? 0) + 1;
   labels.forEach((k, i) => {
@@ -219,15 +270,17 @@ export async function writeTask(engine: Engine, task: Task): Promise<Uint8Array>
     classes: names, image_size: task.imageSize, resize: "bilinear to a square", mean: normalisation.mean, std: normalisation.std,
     seen: task.seen, model: name, fingerprint, ...(task.threshold === null ? {} : { threshold: task.threshold }),
     ...(task.calibration ? { calibration: task.calibration } : {}), ...(task.prior ? { prior: [...task.prior] } : {}),
+    ...(task.ease ? { ease: [...task.ease] } : {}),
   });
-  const metadata = { about, digest: await digestOf(about, tensors), format: "cnaps-task", version: task.prior ? "3" : "2" };
+  const version = task.ease ? "4" : task.prior ? "3" : "2"; // the oldest that says the same
+  const metadata = { about, digest: await digestOf(about, tensors), format: "cnaps-task", version };
   return writeSafetensors({ metadata, tensors });
 }
 
 export async function readTask(engine: Engine, bytes: Uint8Array): Promise<Task> {
   const stored = readSafetensors(bytes), { metadata, tensors } = stored;
   if (metadata.format !== "cnaps-task") throw new InputError("this is no task file of cnaps");
-  if (!["1", "2", "3"].includes(metadata.version)) throw new InputError("this task file was written by a newer version of cnaps");
+  if (!["1", "2", "3", "4"].includes(metadata.version)) throw new InputError("this task file was written by a newer version of cnaps");
   if (metadata.digest !== (await digestOf(metadata.about ?? "", tensors))) throw new InputError("the task file is damaged: its content does not fit its digest");
   const about = JSON.parse(metadata.about);
   if (about.fingerprint !== engine.about.fingerprint) {
@@ -278,6 +331,7 @@ function rebuild(engine: Engine, about: any, { tensors }: Stored): Task {
     threshold: about.threshold ?? null,
     calibration: about.calibration ?? 0,
     prior: about.prior ? Float64Array.from(names, (_, k) => Number(about.prior[k])) : null,
+    ease: about.ease ? Float64Array.from(names, (_, k) => Number(about.ease[k])) : null,
   };
 }
 

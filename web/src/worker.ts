@@ -8,7 +8,7 @@ import { choose, leftOutScore, mistakes, project, scored, suspects } from "./ins
 import { type Look, SIZES, chooseSize, lookAt, openImage, stepOf, thumbnail, toSquare } from "./pixels";
 import type { Answer, Call, Found, Insight, Plan, Prediction, Status } from "./protocol";
 import { startRuntime } from "./runtime";
-import { FittedTask, compareNames, merge, noneLevel, ranking, readTask, select, statisticsOf, writeTask } from "./task";
+import { FittedTask, type Task, compareNames, judged as judgedBy, merge, ranking, readTask, select, statisticsOf, strangersBy, writeTask } from "./task";
 import { joined, sha256 } from "./tensors";
 
 const UNSURE = 0.8; // below this probability the best class is a guess
@@ -153,7 +153,7 @@ async function conclude(now: Plan, names: string[], thorough: boolean): Promise<
   const own = Object.keys(now.classes).sort(compareNames), examples = own.flatMap((name) => now.classes[name]);
   const asked = [...now.test, ...now.pool], labels = own.flatMap((name, k) => now.classes[name].map(() => k));
   const rows = await embed([...asked, ...examples], now);
-  const questions = rows.slice(0, asked.length), answers = rows.slice(asked.length), { head } = base!.engine;
+  const questions = rows.slice(0, asked.length), answers = rows.slice(asked.length), { engine } = base!;
   const judged = !now.task; // what an imported task has seen is not here to be judged
   let statistics = statisticsOf(answers, labels, own.length);
   if (!judged) {
@@ -165,8 +165,12 @@ async function conclude(now: Plan, names: string[], thorough: boolean): Promise<
     }
     statistics = select(earlier, names.map((name) => order.indexOf(name)));
   }
-  const threshold = judged ? noneLevel(answers, labels, head.emphasis) : null;
-  const made = base!.with({ names, statistics, seen: labels.length + (judged ? 0 : base!.task.seen), threshold });
+  let strangers: Partial<Task> = { threshold: null };
+  if (judged) {
+    const some = await judgedBy(engine, answers, labels, async () => { await breathe(); check(now); });
+    strangers = strangersBy(engine, some, answers, labels);
+  }
+  const made = base!.with({ names, statistics, seen: labels.length + (judged ? 0 : base!.task.seen), ...strangers }), { threshold } = made.task;
   const probabilities = questions.map((row) => made.probabilities(row));
   const keys = names.map((name) => now.keys[name]);
   fitted = made;

@@ -19,7 +19,7 @@ from cnaps.maths import heads
 from cnaps.maths.arrays import unit
 from cnaps.runtime.bundle import INPUT, Bundle
 from cnaps.runtime.engine import with_film
-from cnaps.runtime.novelty import common_part
+from cnaps.runtime.novelty import EASE, FLAT, MIDDLE, STEEP, common_part
 from cnaps.runtime.onnx import Graph, Port, node, write_model
 from cnaps.runtime.task import FittedTask
 
@@ -61,7 +61,7 @@ def onnx_bytes(task: FittedTask, more: Mapping[str, str] | None = None) -> bytes
     if task.prior is not None:
         calibrated = drawing.add("Add", calibrated, drawing.tensor(_row(task.prior)))
     drawing.add("Softmax", calibrated, to="probabilities", axis=1)
-    drawing.novelty(task, features)
+    drawing.novelty(task, features, logits)
     nodes = b"".join(drawing.nodes)
     floats = {name: value.astype(np.float32) for name, value in weights.items() if value.dtype.kind == "f"}
     used = {name: value for name, value in floats.items() if name.encode() in nodes}
@@ -166,13 +166,25 @@ class _Drawing:
             return self.add("Neg", self.add("Add", turned, self.add("Sub", *lengths)))
         raise InputError(f"a {type(classifier).__name__} cannot be exported")
 
-    def novelty(self, task: FittedTask, x: str) -> None:
-        """One minus the highest cosine to a class mean, without what classes have in common."""
+    def novelty(self, task: FittedTask, x: str, logits: str) -> None:
+        """As `FittedTask.novelty` says it."""
+        axes = self.tensor(np.array([1], np.int64))
+        if task.ease is not None and len(task.names) > 1:
+            last = task.engine.head.groups[-1]
+            present = self.add("Sub", logits, self.tensor(_row(EASE * task.ease)))
+            present = self.add("ReduceLogSumExp", present, axes, keepdims=0)
+            ends = [self.tensor(np.array([at], np.int64)) for at in (-last, 2**31)]
+            flat = self.add("ReduceL1", self.add("Slice", x, *ends, axes), axes, keepdims=0)
+            there = self.add("Add", present, self.add("Mul", flat, self.tensor(np.float32(FLAT / last**0.5))))
+            there = self.add("Sub", self.tensor(np.float32(MIDDLE)), there)
+            share = self.add("Sigmoid", self.add("Div", there, self.tensor(np.float32(STEEP))))
+            self.add("Mul", share, self.tensor(np.float32(2)), to="novelty")
+            return
         means = task.statistics.means.astype(np.float32)
         emphasis, common = task.engine.head.emphasis(means), common_part(means)
         apart = self.add("Mul", self.add("Sub", x, self.tensor(_row(common))), self.tensor(_row(emphasis)))
         near = self.matrix(self.unit(apart), unit((means - common) * emphasis))
-        best = self.add("ReduceMax", near, self.tensor(np.array([1], np.int64)), keepdims=0)
+        best = self.add("ReduceMax", near, axes, keepdims=0)
         self.add("Sub", self.tensor(np.float32(1)), best, to="novelty")
 
 

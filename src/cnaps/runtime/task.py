@@ -19,12 +19,12 @@ import numpy as np
 from cnaps.errors import InputError
 from cnaps.images.inputs import Images, OnError, read_pixels, stream
 from cnaps.maths.calibration import own_calibration, temperature
-from cnaps.maths.heads import Classifier
+from cnaps.maths.heads import Classifier, Head, RidgeHead
 from cnaps.maths.left_out import left_out_logits
 from cnaps.maths.statistics import ClassStatistics
 from cnaps.runtime.engine import Engine, Network, Support
 from cnaps.runtime.examples import Examples, Name, check_alike
-from cnaps.runtime.novelty import STRANGE, none_level, novelty
+from cnaps.runtime.novelty import STRANGE, class_ease, none_level, novelty, strange_level, strangeness
 
 UPDATES = {"freeze": "freeze", "recompute": "recompute", "fixed": "freeze", "paper": "recompute"}  # and old names
 _UNSOUND = "this task gives no probabilities: its numbers, or those of its model, are out of all range"
@@ -40,6 +40,15 @@ class Fits:
 
     values: np.ndarray
     labels: np.ndarray
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Some examples as features (n, d) and labels (n,), and what the others of them say of each: logits (n, C)."""
+
+    features: np.ndarray
+    labels: np.ndarray
+    logits: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +70,7 @@ class FittedTask:
     calibration: float = 0.0  # what the first examples, left out in turn, said of log T beside the model's notes
     prior: np.ndarray | None = None  # (C,) logarithms of class weights; None: every class counts alike
     fits: Fits | None = None  # how examples fit when left out; None: not yet looked at
+    ease: np.ndarray | None = None  # (C,) see `class_ease`; None: novelty is the distance to the nearest class
     # features (n, d) of the examples and the class of each, at most `_KEPT` of a class, the latest: no file and no
     # pickle holds them. None after those, and where FiLM has changed since
     shown: tuple[np.ndarray, list[Name]] | None = None
@@ -77,8 +87,9 @@ class FittedTask:
         task = cls(engine, names, made.film, statistics, made.embedding, len(support.labels), size)
         plain = slice(len(examples.names))  # a mirror image is no other example
         features, labels = made.features[plain], support.labels[plain]
-        task = replace(task, calibration=task._own_calibration(features, labels))
-        return task._running(made.network)._judged_by(features, examples.names)
+        judged = judged_by_others(engine.head, features, labels)
+        task = replace(task, calibration=task._own_calibration(judged))
+        return task._running(made.network)._judged_by(features, examples.names, judged)
 
     def update(self, examples: Examples, *, mode: str = "freeze", flip: bool = False) -> FittedTask:
         """After more examples, of known classes or new ones; earlier images are not needed.
@@ -136,11 +147,16 @@ class FittedTask:
         return self.with_classes(self.names, statistics, len(labels))
 
     def with_classes(
-        self, names: Sequence[Name], statistics: ClassStatistics, seen: int, threshold: float | None = None
+        self,
+        names: Sequence[Name],
+        statistics: ClassStatistics,
+        seen: int,
+        strangers: tuple[float | None, np.ndarray | None] | None = None,
     ) -> FittedTask:
-        """Other classes under the same FiLM."""
+        """Other classes under the same FiLM; `strangers` is what `judge_strangers` says of their examples."""
+        threshold, ease = strangers or (None, self._by_name(self.ease, names))
         changes = {"names": list(names), "statistics": statistics, "seen": seen, "threshold": threshold}
-        return self._with(**changes, prior=self._prior_of(names), fits=None, shown=None)
+        return self._with(**changes, prior=self._by_name(self.prior, names), fits=None, shown=None, ease=ease)
 
     def weighed(self, weights: Mapping[Name, float]) -> FittedTask:
         """With classes that count more or less than others: the odds of a class of weight 2 are doubled."""
@@ -193,25 +209,39 @@ class FittedTask:
         """
         return softmax(self._calibrated(left_out_logits(self.engine.head, features, labels)))
 
-    def _own_calibration(self, features: np.ndarray, labels: np.ndarray) -> float:
-        if not 1 < len(self.names) <= _JUDGED_CLASSES:
+    def _own_calibration(self, judged: Judged | None) -> float:
+        if judged is None:
             return 0.0
-        counts = np.cumsum(labels == np.arange(len(self.names))[:, None], axis=1)  # (C, N)
-        turn = counts[labels, np.arange(len(labels))]  # the how-manieth of its class an example is
-        some = np.sort(np.argsort(turn, kind="stable")[: max(_JUDGED, 2 * len(self.names))])
-        with _sound():
-            logits = left_out_logits(self.engine.head, features[some], labels[some])
-        shots = len(some) / len(self.names)
-        return own_calibration(logits / temperature(self.engine.notes, len(self.names), shots), labels[some])
+        ways = len(self.names)
+        said = temperature(self.engine.notes, ways, len(judged.labels) / ways)
+        return own_calibration(judged.logits / said, judged.labels)
 
     def novelty(self, features: np.ndarray) -> np.ndarray:
-        """How unlike all classes features (n, d) are, 0..2; see `novelty`."""
-        means = self.statistics.means.astype(features.dtype)
-        return novelty(features, means, self.engine.head.emphasis(features))
+        """How unlike all classes features (n, d) are, 0..2; see `strangeness`, and `novelty` for other heads."""
+        if self.ease is None or len(self.names) < 2:
+            means = self.statistics.means.astype(features.dtype)
+            return novelty(features, means, self.engine.head.emphasis(features))
+        with _sound():
+            return strangeness(self.classifier(features), features, self.ease, self.engine.head.groups[-1])
+
+    def judge_strangers(
+        self, features: np.ndarray, labels: np.ndarray, share: float = STRANGE, judged: Judged | None = None
+    ) -> tuple[float | None, np.ndarray | None]:
+        """`threshold` and `ease` after examples with these features (n, d) and labels of 0..C-1 (n,).
+
+        `judged` are some of them, where they have been left out in turn already.
+        """
+        head = self.engine.head
+        if isinstance(head, RidgeHead):
+            judged = judged_by_others(head, features, labels) if judged is None else judged
+            if judged is not None:
+                ease = class_ease(judged.logits, judged.labels)
+                return strange_level(judged.logits, judged.features, ease, head.groups[-1], share), ease
+        return none_level(features, labels, head.emphasis(features), share), None
 
     def none_level(self, features: np.ndarray, labels: np.ndarray, share: float = STRANGE) -> float | None:
-        """What `threshold` is after examples with these features (n, d) and labels (n,); see `none_level`."""
-        return none_level(features, labels, self.engine.head.emphasis(features), share)
+        """What `threshold` is after examples with these features (n, d) and labels of 0..C-1 (n,)."""
+        return self.judge_strangers(features, labels, share)[0]
 
     def none_beyond(self, lost: float = 1 - STRANGE) -> float:
         """The novelty beyond which an image is none of the classes, if so large a share of their own may be lost.
@@ -306,7 +336,7 @@ class FittedTask:
     def _network(self) -> Network:
         return self.engine.network(self.film, self.image_size)
 
-    def _judged_by(self, features: np.ndarray, names: Sequence[Name]) -> FittedTask:
+    def _judged_by(self, features: np.ndarray, names: Sequence[Name], judged: Judged | None = None) -> FittedTask:
         """With a threshold by its examples, which are kept as features."""
         count: Counter[Name] = Counter()
         keep = []
@@ -316,18 +346,18 @@ class FittedTask:
                 keep.append(i)
         keep.reverse()
         features, given = features[keep], [names[i] for i in keep]
-        level = self.none_level(features, self._places(given))
-        return self._with(threshold=level, shown=(features, given))
+        level, ease = self.judge_strangers(features, self._places(given), judged=judged)
+        return self._with(threshold=level, ease=ease, shown=(features, given))
 
     def _places(self, names: Sequence[Name]) -> np.ndarray:
         place = {name: i for i, name in enumerate(self.names)}
         return np.array([place[name] for name in names], np.int64)
 
-    def _prior_of(self, names: Sequence[Name]) -> np.ndarray | None:
-        """The weights of classes, of which some may be new."""
-        if self.prior is None:
+    def _by_name(self, values: np.ndarray | None, names: Sequence[Name]) -> np.ndarray | None:
+        """What each class has (C,), of other classes: 0 for those that are new."""
+        if values is None:
             return None
-        known = dict(zip(self.names, self.prior, strict=True))
+        known = dict(zip(self.names, values, strict=True))
         return np.array([known.get(name, 0.0) for name in names])
 
     def _with(self, **changes: Any) -> FittedTask:
@@ -338,6 +368,18 @@ class FittedTask:
         """This task, with the network of its FiLM that is there already."""
         self.__dict__["_network"] = network
         return self
+
+
+def judged_by_others(head: Head, features: np.ndarray, labels: np.ndarray) -> Judged | None:
+    """About as many examples as there is time to leave out in turn, the first ones of each class."""
+    ways = int(labels.max(initial=0)) + 1
+    if not 1 < ways <= _JUDGED_CLASSES:
+        return None
+    counts = np.cumsum(labels == np.arange(ways)[:, None], axis=1)  # (C, N)
+    turn = counts[labels, np.arange(len(labels))]  # the how-manieth of its class an example is
+    some = np.sort(np.argsort(turn, kind="stable")[: max(_JUDGED, 2 * ways)])
+    with _sound():
+        return Judged(features[some], labels[some], left_out_logits(head, features[some], labels[some]))
 
 
 def _statistics(engine: Engine, features: np.ndarray, support: Support, ways: int) -> ClassStatistics:

@@ -26,7 +26,7 @@ from cnaps.runtime.engine import Engine, open_engine
 from cnaps.runtime.task import Fits, FittedTask
 from cnaps.weights import list_models
 
-FORMAT, VERSION = "cnaps-task", 3  # 1: scatter without a basis; 2: no class weights; both are still read
+FORMAT, VERSION = "cnaps-task", 4  # 1: scatter without a basis; 2: no class weights; 3: no ease; all are read
 _DAMAGED = (SafetensorError, OSError, ValueError, TypeError, AttributeError, KeyError)
 _NONSENSE = (KeyError, TypeError, ValueError)
 
@@ -69,7 +69,10 @@ def task_bytes(task: FittedTask) -> bytes:
         about["threshold"] = task.threshold
     if task.prior is not None:
         about["prior"] = task.prior.tolist()
-    version = 2 if task.prior is None else VERSION  # the oldest that says the same
+    if task.ease is not None:
+        about["ease"] = task.ease.tolist()
+    oldest = 2 if task.prior is None else 3
+    version = oldest if task.ease is None else VERSION  # the oldest that says the same
     metadata = {"format": FORMAT, "version": str(version), "about": json.dumps(about, ensure_ascii=False)}
     metadata["digest"] = _digest(metadata["about"], tensors)
     return save(tensors, metadata)
@@ -170,10 +173,11 @@ def check_task(about: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
             raise ValueError("fits of examples of other classes")
     if (tensors["counts"] <= 0).any():
         raise ValueError("a class of no images")
-    for weight in values.items(about.get("prior", []), "the weights of classes"):
-        values.number(weight, "the logarithm of a class's weight", -100, 100)
-    if about.get("prior") is not None and len(about["prior"]) != len(about["classes"]):
-        raise ValueError("weights of other classes")
+    for key, what in (("prior", "the logarithm of a class's weight"), ("ease", "the ease of a class")):
+        for value in values.items(about.get(key, []), what):
+            values.number(value, what, -100, 100)
+        if about.get(key) is not None and len(about[key]) != len(about["classes"]):
+            raise ValueError(f"{key} of other classes")
 
 
 def _rebuild(engine: Engine, about: dict[str, Any], tensors: dict[str, np.ndarray]) -> FittedTask:
@@ -199,11 +203,11 @@ def _rebuild(engine: Engine, about: dict[str, Any], tensors: dict[str, np.ndarra
     size = engine.check_size(about["image_size"])
     embedding = tensors["task_embedding"].astype(np.float64)
     film = tensors["film"].astype(np.float32)
-    prior = np.array(about["prior"], np.float64) if "prior" in about else None
+    prior, ease = (np.array(about[key], np.float64) if key in about else None for key in ("prior", "ease"))
     fits = None  # files of earlier versions do not say of which class examples were, so they say nothing here
     if "fit_classes" in tensors:
         fits = Fits(tensors["fits"].astype(np.float64), tensors["fit_classes"].astype(np.int64))
-    more = about.get("threshold"), about.get("calibration", 0.0), prior, fits
+    more = about.get("threshold"), about.get("calibration", 0.0), prior, fits, ease
     return FittedTask(engine, names, film, statistics, embedding, about["seen"], size, *more)
 
 

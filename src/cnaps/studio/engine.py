@@ -187,9 +187,10 @@ class Learner(threading.Thread):
         statistics = self._statistics(plan, answers, labels)
         judged = plan.task is None  # what an imported task has seen is not here to be judged
         seen = len(labels) + (0 if judged else base.seen)
-        level = base.none_level(answers, labels) if judged else None
-        fitted = base.with_classes(names, statistics, seen, level)
+        strangers = base.judge_strangers(answers, labels) if judged else None
+        fitted = base.with_classes(names, statistics, seen, strangers)
         probabilities = fitted.probabilities(questions)
+        level = fitted.threshold
         strange = fitted.novelty(questions) > (math.inf if level is None else level)
         keys = [self.project.find_class(name) or "" for name in names]
         review = self.insight.review if judged else None
