@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from cnaps.nn.backbones.base import Backbone, staged_features
 from cnaps.nn.checks import check_images, check_labels
 from cnaps.nn.film import skeleton
-from cnaps.nn.frozen import feature_groups, unit_features
+from cnaps.nn.frozen import unit_features
 from cnaps.nn.model import ModelConfig
 from cnaps.nn.task_model import AdaptOptions, TaskModel
 from cnaps.paper.learners.base import FittedClassifier
@@ -39,9 +39,7 @@ class Maml(TaskModel):
     context_norms = True  # statistics of the context; else those that the norms have stored
 
     def __init__(self, config: ModelConfig | None = None, backbone: Backbone | None = None) -> None:
-        super().__init__(config or ModelConfig(), backbone)
-        self.every_stage = self.config.features == "all"
-        self.groups = feature_groups(self.backbone, every_stage=self.every_stage)
+        super().__init__(config, backbone)
         self.train(False)
 
     def phi_parameters(self) -> Iterator[nn.Parameter]:
