@@ -84,13 +84,7 @@ class TorchEngine:
 
     def frozen(self) -> Network:
         """The backbone as it was pre-trained."""
-
-        @torch.no_grad()
-        def run(pixels: np.ndarray) -> np.ndarray:
-            rows = [_numpy(self.model.backbone(part)) for part in self._images(pixels).split(32)]
-            return np.concatenate(rows)
-
-        return run
+        return self._network(self.model.backbone)
 
     def bundle(self) -> Bundle:
         """Graphs and weights, made on the spot."""

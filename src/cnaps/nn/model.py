@@ -17,12 +17,11 @@ from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.adaptation import FilmAdaptation
 from cnaps.nn.adapted import Adapted, AdaptedNetwork, default_chunk
 from cnaps.nn.backbones import Backbone, check_sites
-from cnaps.nn.checks import check_images, check_labels
 from cnaps.nn.config import ModelConfig
 from cnaps.nn.context import Context
 from cnaps.nn.encoders import SetEncoder
 from cnaps.nn.film import Film, SiteFilm
-from cnaps.nn.heads import Head, create_head
+from cnaps.nn.heads import create_head
 from cnaps.nn.lora import LoRA
 from cnaps.nn.task_model import AdaptOptions, Recipe, TaskModel, gradients, register_recipe
 
@@ -61,7 +60,7 @@ class CNAPs(TaskModel):
             )
         if config.lora_rank:
             self.lora = LoRA(self.backbone.stages, config.lora_rank)
-        self.head: Head = create_head(config.head, self.groups, config.bias_width)
+        self.head = create_head(config.head, self.groups, config.bias_width)
         self.train(False)
 
     def regularization(self) -> Tensor:
@@ -76,8 +75,7 @@ class CNAPs(TaskModel):
         The result does not depend on the order of the context, nor on `chunk_size` (to rounding). For training
         there is `learn`, and what it may be combined with: see `AdaptOptions`.
         """
-        check_images(images, "context images", self.backbone.min_image_size)
-        classes, index = check_labels(labels, len(images))
+        classes, index = self.check_task(images, labels)
         with gradients(options.get("learn", False)):
             return self._adapt(images, classes, index, None, options)
 

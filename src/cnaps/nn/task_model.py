@@ -16,8 +16,10 @@ from torch import Tensor, nn
 
 from cnaps.errors import InputError
 from cnaps.nn.backbones import Backbone, create_backbone
+from cnaps.nn.checks import check_images, check_labels
 from cnaps.nn.config import ModelConfig
 from cnaps.nn.film import StageFilm, Unit, bind, ready
+from cnaps.nn.heads import Head
 from cnaps.nn.lora import LoRA
 from cnaps.nn.saving import fingerprint, save_model
 
@@ -59,6 +61,7 @@ class TaskModel(nn.Module):
     """A backbone (theta), and what training on tasks learns around it (phi); `adapt` learns a task."""
 
     kind: ClassVar[str]  # saved with the weights: which class to load them into
+    head: Head  # of methods that have one
 
     def __init__(self, config: ModelConfig | None = None, backbone: Backbone | None = None) -> None:
         super().__init__()
@@ -106,6 +109,12 @@ class TaskModel(nn.Module):
     def auxiliary_loss(self, adapted: Any, names: Sequence[str]) -> Tensor | None:
         """A further loss of a training task, whose classes have these names; none, unless a method has one."""
         return None
+
+    def check_task(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Refuse what is no context set; its sorted classes (C,) and each class index (N,), on the device."""
+        check_images(images, "context images", self.backbone.min_image_size)
+        classes, index = check_labels(labels, len(images))
+        return classes, index.to(self.device)
 
     def parts(
         self, film: Sequence[StageFilm] = (), share: float = 1.0, *, learn: bool = False, fuse: bool = True

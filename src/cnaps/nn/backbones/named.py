@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from cnaps.errors import CheckpointError, CnapsError, InputError, MissingPackageError
 from cnaps.nn.backbones.base import Backbone, Normalisation
-from cnaps.nn.backbones.cutting import cut
+from cnaps.nn.backbones.cutting import Run, cut
 
 
 def named_backbone(name: str, *, image_size: int | None = None, local_files_only: bool = True) -> Backbone:
@@ -42,11 +42,7 @@ def _weights(make: Callable[[bool], Backbone]) -> dict[str, Tensor]:
 
 
 def _backbone(
-    network: nn.Module,
-    image_size: int,
-    normalisation: Normalisation,
-    states: Callable[[nn.Module, Tensor], Tensor],
-    features: Callable[[nn.Module, Tensor], Tensor],
+    network: nn.Module, image_size: int, normalisation: Normalisation, states: Run, features: Run
 ) -> Backbone:
     try:
         parts = cut(network, image_size, states, features)

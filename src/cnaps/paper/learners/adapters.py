@@ -7,6 +7,7 @@ task the paper does not say. Generators without banks, of C^2 numbers each, woul
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Unpack
 
 import torch
@@ -15,7 +16,8 @@ from torch import Tensor, nn
 from cnaps.errors import InputError
 from cnaps.maths.arrays import members_of
 from cnaps.nn.adaptation import FilmAdaptation
-from cnaps.nn.backbones.base import Backbone, staged_features
+from cnaps.nn.adapted import AdaptedNetwork
+from cnaps.nn.backbones import Backbone
 from cnaps.nn.encoders import SetEncoder
 from cnaps.nn.film import SiteFilm, unite
 from cnaps.nn.frozen import CHUNK
@@ -64,7 +66,7 @@ class TrainedAdapters(EmbeddingModel):
 
     def adapt(self, images: Tensor, labels: Tensor, **options: Unpack[AdaptOptions]) -> FittedClassifier:
         """One pass over the context: before a stage its adapters are made."""
-        classes, index = self._check(images, labels)
+        classes, index = self.check_task(images, labels)
         images, pools = images.to(self.device), self.backbone.pools
         chunk = len(images) if self.config.backbone_norm == "batch" else CHUNK
         embedding = self.set_encoder(images, chunk, learn=options.get("learn", False)).mean(0)
@@ -79,14 +81,8 @@ class TrainedAdapters(EmbeddingModel):
             pooled.append(torch.cat([pools[i + 1](part) for part in parts]))
         embedded = self.head.embed(torch.cat(pooled[1:] if self.every_stage else pooled[-1:], 1))
         made = self.classifier(embedded, index)
-
-        def features(images: Tensor) -> Tensor:
-            return self.head.embed(
-                staged_features(modules, pools[1:], images.to(self.device), every_stage=self.every_stage)
-            )
-
-        numbers = sum(bank[0].numel() for bank in self.banks.parameters())
-        return FittedClassifier(classes, lambda x: self.run(features, x), made, numbers + count_numbers(made))
+        numbers = sum(bank[0].numel() for bank in self.banks.parameters()) + count_numbers(made)
+        return FittedClassifier(classes, partial(self.run, AdaptedNetwork(self, modules)), made, numbers)
 
     def _stage(self, index: int, shares: tuple[SiteFilm, ...]) -> nn.Module:
         """A stage with adapters that are mixed as `shares` say."""

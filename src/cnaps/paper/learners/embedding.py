@@ -7,6 +7,7 @@ features are those of the last stage or of all stages (model.features).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Unpack
 
 import torch
@@ -14,10 +15,8 @@ from torch import Tensor
 
 from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.backbones.base import Backbone, staged_features
-from cnaps.nn.checks import check_images, check_labels
 from cnaps.nn.film import StageFilm
 from cnaps.nn.frozen import CHUNK, unit_features
-from cnaps.nn.heads import Head
 from cnaps.nn.lora import LoRA
 from cnaps.nn.model import ModelConfig
 from cnaps.nn.task_model import AdaptOptions, TaskModel
@@ -26,8 +25,6 @@ from cnaps.paper.learners.base import FittedClassifier, count_numbers
 
 class EmbeddingModel(TaskModel):
     """Unit features of a backbone, perhaps with LoRA; `classifier` makes a task's classifier of them."""
-
-    head: Head
 
     def __init__(self, config: ModelConfig | None = None, backbone: Backbone | None = None) -> None:
         super().__init__(config, backbone)
@@ -44,27 +41,20 @@ class EmbeddingModel(TaskModel):
 
     def adapt(self, images: Tensor, labels: Tensor, **options: Unpack[AdaptOptions]) -> FittedClassifier:
         """One pass over the context; of the options `learn` alone matters."""
-        classes, index = self._check(images, labels)
+        classes, index = self.check_task(images, labels)
         network = self.network(learn=options.get("learn", False))
         classifier = self.classifier(self.run(network, images), index)
-        return FittedClassifier(classes, lambda x: self.run(network, x), classifier, count_numbers(classifier))
-
-    def _check(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        check_images(images, "context images", self.backbone.min_image_size)
-        classes, index = check_labels(labels, len(images))
-        return classes, index.to(self.device)
+        return FittedClassifier(classes, partial(self.run, network), classifier, count_numbers(classifier))
 
     def network(self, film: Sequence[StageFilm] = (), *, learn: bool = False) -> Callable[[Tensor], Tensor]:
         """From float images to unit features, with LoRA and perhaps FiLM."""
         parts, pools = self.parts(film, learn=learn), self.backbone.pools[1:]
-
-        def features(images: Tensor) -> Tensor:
-            every = staged_features(parts, pools, images.to(self.device), every_stage=self.every_stage)
-            return unit_features(every, self.groups)
-
-        return features
+        return lambda images: unit_features(
+            staged_features(parts, pools, images, every_stage=self.every_stage), self.groups
+        )
 
     def run(self, network: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
         """In chunks, unless norms read the batch as a whole."""
         whole = self.config.backbone_norm == "batch"
-        return torch.cat([network(part) for part in images.split(len(images) if whole else CHUNK)])
+        parts = images.to(self.device).split(len(images) if whole else CHUNK)
+        return torch.cat([network(part) for part in parts])

@@ -63,7 +63,7 @@ class Tadam(EmbeddingModel):
 
     def adapt(self, images: Tensor, labels: Tensor, **options: Unpack[AdaptOptions]) -> TadamTask:
         """Prototypes, FiLM, classifier."""
-        classes, index = self._check(images, labels)
+        classes, index = self.check_task(images, labels)
         with torch.no_grad():  # nothing before the prototypes is learned from them
             embedding = class_means(self.run(self.network(), images), index).mean(0)
         stages = range(len(self.backbone.stages))
