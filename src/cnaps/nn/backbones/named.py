@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from cnaps.errors import CheckpointError, CnapsError, InputError, MissingPackageError
 from cnaps.nn.backbones.base import Backbone, Normalisation
 from cnaps.nn.backbones.cutting import Run, cut
+from cnaps.nn.checks import first_of
 
 
 def named_backbone(name: str, *, image_size: int | None = None, local_files_only: bool = True) -> Backbone:
@@ -116,9 +117,8 @@ def _load(source: str, kind: Any, config: Any, local: bool) -> nn.Module:
     missing = sorted(name for name in info["missing_keys"] if not name.startswith("pooler."))
     for title, names in (("of another shape", other), ("missing", missing)):
         if names:
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             raise CheckpointError(
-                f"transformers:{source} cannot be used: weights are {title}: {', '.join(names[:3])}{more}; take "
+                f"transformers:{source} cannot be used: weights are {title}: {first_of(names, 3)}; take "
                 "config.json and model.safetensors from one place"
             )
     return network
