@@ -10,10 +10,8 @@ from pathlib import Path
 from cnaps.data.splits import SPLITS, group
 from cnaps.errors import DataError
 
-_ROOTS = {
-    "valid": "n02075296",
-    "test": "n03183080",
-}  # "carnivore" and "device": splits that are a part of the tree
+CARNIVORE, DEVICE = "n02075296", "n03183080"
+_ROOTS = {"valid": CARNIVORE, "test": DEVICE}
 MIN_LEAVES, MAX_LEAVES = 5, 392
 PUBLISHED = {"train": 712, "valid": 158, "test": 130}
 

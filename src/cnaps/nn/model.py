@@ -105,7 +105,7 @@ class CNAPs(TaskModel):
             mean, count = earlier[0].double(), earlier[1]
             embedding = mean + len(images) / (len(images) + count) * (embedding.double() - mean)
         context = Context(images, len(stages) + 1, **options)
-        modules = [self.stem(learn=learn)]
+        modules = [self._stem(learn=learn)]
         context.run(modules[0])
         film: list[tuple[SiteFilm, ...]] = []
         features = []
@@ -113,7 +113,7 @@ class CNAPs(TaskModel):
             if self.adaptation is not None:
                 pooled = context.readout(pools[i], i) if self.adaptation.autoregressive else None
                 film.append(self.adaptation.stage_film(i, embedding.to(images.dtype), pooled, members))
-            modules.append(self.stage(i, film[i] if film else None, self.lora_share(size), learn=learn))
+            modules.append(self._stage(i, film[i] if film else None, self.lora_share(size), learn=learn))
             context.run(modules[-1])
             if self.every_stage or i == stages[-1]:
                 features.append(context.readout(pools[i + 1], len(stages)))
@@ -125,7 +125,7 @@ class CNAPs(TaskModel):
     @torch.no_grad()
     def network(self, film: Film, image_size: int, *, fuse: bool = True) -> AdaptedNetwork:
         """Images to embedded features with the FiLM of a task at this size, for prediction."""
-        return AdaptedNetwork(self, self.parts(film.stages, self.lora_share(image_size), fuse=fuse))
+        return AdaptedNetwork(self, self._parts(film.stages, self.lora_share(image_size), fuse=fuse))
 
     def lora_share(self, image_size: int) -> float:
         """How much of the LoRA terms is used for images of this size."""

@@ -116,19 +116,19 @@ class TaskModel(nn.Module):
         classes, index = check_labels(labels, len(images))
         return classes, index.to(self.device)
 
-    def parts(
+    def _parts(
         self, film: Sequence[StageFilm] = (), share: float = 1.0, *, learn: bool = False, fuse: bool = True
     ) -> list[nn.Module]:
         """The stem and all stages as they are run, with a task's FiLM if it has one."""
         numbers = range(len(self.backbone.stages))
-        stages = [self.stage(i, film[i] if film else None, share, learn=learn, fuse=fuse) for i in numbers]
-        return [self.stem(learn=learn, fuse=fuse), *stages]
+        stages = [self._stage(i, film[i] if film else None, share, learn=learn, fuse=fuse) for i in numbers]
+        return [self._stem(learn=learn, fuse=fuse), *stages]
 
-    def stem(self, *, learn: bool = False, fuse: bool = True) -> nn.Module:
+    def _stem(self, *, learn: bool = False, fuse: bool = True) -> nn.Module:
         """The stem as it is run."""
         return self._as_run(self.backbone.stem, self.backbone.stem_units, learn, fuse)
 
-    def stage(
+    def _stage(
         self, stage: int, film: StageFilm | None, share: float = 1.0, *, learn: bool = False, fuse: bool = True
     ) -> nn.Module:
         """A stage as it is run, with a task's FiLM and this share of its LoRA terms."""

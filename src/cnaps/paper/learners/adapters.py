@@ -18,6 +18,7 @@ from cnaps.maths.arrays import members_of
 from cnaps.nn.adaptation import FilmAdaptation
 from cnaps.nn.adapted import AdaptedNetwork
 from cnaps.nn.backbones import Backbone
+from cnaps.nn.context import Context
 from cnaps.nn.encoders import SetEncoder
 from cnaps.nn.film import SiteFilm, unite
 from cnaps.nn.frozen import CHUNK
@@ -72,19 +73,20 @@ class TrainedAdapters(EmbeddingModel):
         embedding = self.set_encoder(images, chunk, learn=options.get("learn", False)).mean(0)
         members = members_of(index, len(classes), images)
         modules: list[nn.Module] = [unite(self.backbone.stem, self.backbone.stem_units)]
-        parts = [modules[0](part.contiguous(memory_format=torch.channels_last)) for part in images.split(chunk)]
-        pooled = [torch.cat([pools[0](part) for part in parts])]
+        context = Context(images.contiguous(memory_format=torch.channels_last), learn=True, chunk_size=chunk)
+        context.run(modules[0])
+        pooled = [context.readout(pools[0])]
         for i in range(len(self.backbone.stages)):
             shares = self.adaptation.stage_film(i, embedding, pooled[-1], members)
-            modules.append(self._stage(i, shares))
-            parts = [modules[-1](part) for part in parts]
-            pooled.append(torch.cat([pools[i + 1](part) for part in parts]))
+            modules.append(self._adapted(i, shares))
+            context.run(modules[-1])
+            pooled.append(context.readout(pools[i + 1]))
         embedded = self.head.embed(torch.cat(pooled[1:] if self.every_stage else pooled[-1:], 1))
         made = self.classifier(embedded, index)
         numbers = sum(bank[0].numel() for bank in self.banks.parameters()) + count_numbers(made)
         return FittedClassifier(classes, partial(self.run, AdaptedNetwork(self, modules)), made, numbers)
 
-    def _stage(self, index: int, shares: tuple[SiteFilm, ...]) -> nn.Module:
+    def _adapted(self, index: int, shares: tuple[SiteFilm, ...]) -> nn.Module:
         """A stage with adapters that are mixed as `shares` say."""
         mixed = [
             torch.tensordot(torch.cat(share), bank, 1)

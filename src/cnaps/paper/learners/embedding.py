@@ -48,7 +48,7 @@ class EmbeddingModel(TaskModel):
 
     def network(self, film: Sequence[StageFilm] = (), *, learn: bool = False) -> Callable[[Tensor], Tensor]:
         """From float images to unit features, with LoRA and perhaps FiLM."""
-        parts, pools = self.parts(film, learn=learn), self.backbone.pools[1:]
+        parts, pools = self._parts(film, learn=learn), self.backbone.pools[1:]
         return lambda images: unit_features(
             staged_features(parts, pools, images, every_stage=self.every_stage), self.groups
         )
