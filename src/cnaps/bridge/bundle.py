@@ -81,13 +81,16 @@ def _explained_by_age() -> Iterator[None]:
 def describe(model: CNAPs) -> dict[str, Any]:
     """What the runtime has to know beside the graphs and the model's settings."""
     backbone, config = model.backbone, model.config
-    folded, lora = {}, _lora_places(model)
-    for place, units in [("stem", backbone.stem_units), *_named(backbone.stage_units)]:
+    folded: dict[str, dict[str, Any]] = {}
+    places = ["stem", *(f"stages.{i}" for i in range(len(backbone.stages)))]
+    for place, units in zip(places, [backbone.stem_units, *backbone.stage_units], strict=True):
         module = backbone.get_submodule(place)
         for unit in units:
             norm = cast(nn.BatchNorm2d, module.get_submodule(unit.norm))
             folded[f"{place}.{unit.conv}"] = {"norm": f"{place}.{unit.norm}", "eps": norm.eps}
-    for conv, number in lora.items():
+    terms = [] if model.lora is None else model.lora.names
+    with_terms = [f"stages.{stage}.{name}" for stage, names in enumerate(terms) for name in names]
+    for number, conv in enumerate(with_terms):
         folded.setdefault(conv, {})["lora"] = number
     sites = []
     for stage, names in enumerate(backbone.sites):
@@ -275,26 +278,13 @@ def _export(
     return model.SerializeToString()
 
 
-def _keys(module: nn.Module, start: str) -> list[str]:
+def _keys(module: nn.Module, start: str) -> set[str]:
     """Names of the tensors that a graph takes from the model: learned ones, and those of folded convolutions."""
-    part = (
-        module.get_submodule(start.rstrip(".")) if getattr(module, start.rstrip("."), None) is not None else None
-    )
+    part = getattr(module, start.rstrip("."))
     if part is None:
-        return []
+        return set()
     keys = set(part.state_dict())
     for name, inner in part.named_modules():
         if isinstance(inner, nn.Conv2d):
             keys |= {f"{name}.{tensor}" if name else tensor for tensor in ("weight", "bias")}
-    return sorted(keys)
-
-
-def _named(units: Sequence[Any]) -> list[tuple[str, Any]]:
-    return [(f"stages.{i}", part) for i, part in enumerate(units)]
-
-
-def _lora_places(model: CNAPs) -> dict[str, int]:
-    if model.lora is None:
-        return {}
-    places = [f"stages.{stage}.{name}" for stage, names in enumerate(model.lora.names) for name in names]
-    return {place: number for number, place in enumerate(places)}
+    return keys

@@ -21,7 +21,7 @@ from cnaps.nn.checkpoints import load_model
 from cnaps.nn.devices import pick_device
 from cnaps.nn.film import Film
 from cnaps.nn.model import CNAPs, ModelConfig
-from cnaps.nn.task_model import TaskModel
+from cnaps.nn.task_model import AdaptOptions, TaskModel
 from cnaps.runtime.bundle import Bundle
 from cnaps.runtime.engine import BACKBONES, Adaptation, Engine, Network, Support, reopen
 
@@ -33,8 +33,8 @@ class TorchEngine:
         self.model, self.name, self._source = model, name, source
         self._process = os.getpid()
         self.fingerprint, self.image_size, self.head = model.fingerprint(), model.image_size, model.head.numpy
-        sites = model.backbone.site_channels if model.adaptation is not None else []
-        self.film_numbers = 2 * sum(channels for stage in sites for channels in stage)
+        self._sites = model.backbone.site_channels if model.adaptation is not None else []
+        self.film_numbers = 2 * sum(map(sum, self._sites))
         self.embedding_size = model.config.embedding_size
         self.notes = model.notes
         normalisation = model.backbone.normalisation
@@ -71,26 +71,17 @@ class TorchEngine:
     @torch.no_grad()
     def embedding(self, pixels: np.ndarray) -> np.ndarray:
         """The mean over the rows of the set encoder."""
-        model = self.model
-        chunk = default_chunk(model.device)
-        return _numpy(model.task_embedding(self._images(pixels), {"chunk_size": chunk}).double())
+        options: AdaptOptions = {"chunk_size": default_chunk(self.model.device)}
+        return _numpy(self.model.task_embedding(self._images(pixels), options).double())
 
     def network(self, film: np.ndarray, image_size: int) -> Network:
         """The network with the FiLM of a task at this size."""
-        model = self.model
-        sites = model.backbone.site_channels if model.adaptation is not None else []
-        parts = Film.from_vector(torch.from_numpy(film).to(model.device), sites)
-        return self._network(model.network(parts, image_size))
+        parts = Film.from_vector(torch.from_numpy(film).to(self.model.device), self._sites)
+        return self._network(self.model.network(parts, image_size))
 
     def frozen(self) -> Network:
         """The backbone as it was pre-trained."""
-
-        @torch.no_grad()
-        def run(pixels: np.ndarray) -> np.ndarray:
-            rows = [_numpy(self.model.backbone(part)) for part in self._images(pixels).split(32)]
-            return np.concatenate(rows)
-
-        return run
+        return self._network(self.model.backbone)
 
     def bundle(self) -> Bundle:
         """Graphs and weights, made on the spot."""

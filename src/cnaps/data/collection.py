@@ -129,10 +129,13 @@ class Collection:
         """The rows of a class."""
         return range(int(self.offsets[class_index]), int(self.offsets[class_index + 1]))
 
+    def indices_of(self, split: str | None) -> Sequence[int]:
+        """The classes of a split by their index; of None, every one."""
+        return range(len(self.classes)) if split is None else self.splits.get(split, [])
+
     def classes_of(self, split: str | None) -> list[str]:
         """The names of the classes of a split; of None or "all", every one."""
-        chosen = range(len(self.classes)) if split in (None, "all") else self.splits.get(str(split), [])
-        return [self.classes[index] for index in chosen]
+        return [self.classes[index] for index in self.indices_of(None if split == "all" else split)]
 
     def class_of(self, rows: Sequence[int]) -> np.ndarray:
         """The class index of each row."""

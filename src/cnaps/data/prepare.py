@@ -1,4 +1,4 @@
-"""From a publisher's files to a collection: planned, encoded in shards by worker processes, put together.
+"""From a publisher's files to a collection: listed, encoded in shards by worker processes, put together.
 
 Every finished shard lies in ``.<name>.preparing`` beside the destination. A preparation that was interrupted
 finds its shards there and goes on; the collection itself appears whole, at the end.
@@ -27,7 +27,7 @@ import pyarrow as pa
 from cnaps.data import splits as split_rules
 from cnaps.data.collection import IMAGES, METADATA, Collection, Description, assemble, encoded_batch
 from cnaps.data.readers import READERS, get_reader
-from cnaps.data.readers.base import Item, Plan, Splits
+from cnaps.data.readers.base import Item, Listing, Splits
 from cnaps.data.readers.folders import add_wordnet, read_csv
 from cnaps.errors import CnapsError, DataError, InputError
 from cnaps.files import atomic_path, check_output, read_json, write_text
@@ -75,23 +75,25 @@ def prepare(reader_name: str, source: str | Path, dest: str | Path, **options: A
     check_output(dest, inputs=[source] if reader.name == "folder" else [], folder=(METADATA, IMAGES))
     scratch = dest.parent / f".{dest.name}.preparing"
     if reader.name == "folder" and source.suffix.lower() == ".csv":
-        plan = read_csv(source)
+        listing = read_csv(source)
     else:
-        plan = reader.read(open_tree(source, scratch, [name for part in reader.parts for name in part.patterns]))
+        listing = reader.read(
+            open_tree(source, scratch, [name for part in reader.parts for name in part.patterns])
+        )
     if how.wordnet is not None:
         found = [Path(how.wordnet).expanduser() / file for file in ("wordnet.is_a.txt", "words.txt")]
-        add_wordnet(plan, *found, nodes=reader.name == "ilsvrc_2012")
-    name = how.name or plan.name or (reader.name if reader.parts else dest.name)
+        add_wordnet(listing, *found, nodes=reader.name == "ilsvrc_2012")
+    name = how.name or listing.name or (reader.name if reader.parts else dest.name)
     about = Description(
         name,
         how.size,
-        plan.classes,
-        _splits(plan, name, how.splits or reader.default_splits, how.seed),
-        plan.hierarchy,
+        listing.classes,
+        _splits(listing, name, how.splits or reader.default_splits, how.seed),
+        listing.hierarchy,
         source=f"{reader.title} ({source.name})",
         licence=READERS.get(name, reader).licence,
     )
-    origin = _origin(about, plan.items)
+    origin = _origin(about, listing.items)
     unchanged = (dest / METADATA).exists() and not how.overwrite
     if unchanged:
         collection = Collection.open(dest)
@@ -104,7 +106,7 @@ def prepare(reader_name: str, source: str | Path, dest: str | Path, **options: A
     else:
         changed = source.stat()
         stamp = f"{origin} {changed.st_size} {changed.st_mtime_ns}"
-        shards = _encode_all(_Job(plan, scratch, how.size), stamp, how.workers or cpu_count())
+        shards = _encode_all(_Job(listing, scratch, how.size), stamp, how.workers or cpu_count())
         broken = [pair for shard in shards for pair in _broken(shard)]
         _check_broken(dest, broken, how.strict)
         assemble(dest, about, map(_batch, shards), broken, origin)
@@ -113,20 +115,20 @@ def prepare(reader_name: str, source: str | Path, dest: str | Path, **options: A
     return Prepared(collection, unchanged)
 
 
-def _splits(plan: Plan, name: str, choice: str, seed: int) -> Splits:
+def _splits(listing: Listing, name: str, choice: str, seed: int) -> Splits:
     if choice == "none":
         return {}
     if choice in split_rules.SPLITS:
-        return {choice: list(range(len(plan.classes)))}
+        return {choice: list(range(len(listing.classes)))}
     if choice == "random":
-        return split_rules.random_by_class(plan.classes, seed)
+        return split_rules.random_by_class(listing.classes, seed)
     if choice == "published":
-        return plan.published() if plan.published else split_rules.published(name, plan.classes)
+        return listing.published() if listing.published else split_rules.published(name, listing.classes)
     if not choice.endswith(".json"):
         raise InputError(f"splits are published, random, train, valid, test, none or a JSON file, not {choice!r}")
     try:
         named = read_json(choice)
-        index = {label: position for position, label in enumerate(plan.classes)}
+        index = {label: position for position, label in enumerate(listing.classes)}
         return {split: sorted(index[label] for label in labels) for split, labels in named.items()}
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise DataError(f"cannot read {choice} as {{split: [class names]}}: {error}") from error
@@ -196,11 +198,11 @@ def _uninterrupted() -> Iterator[None]:
 class _Job:
     """Encodes one shard; sent to each worker once."""
 
-    def __init__(self, plan: Plan, scratch: Path, size: int) -> None:
-        self.tree, self.items, self.load = plan.tree, plan.items, plan.load
+    def __init__(self, listing: Listing, scratch: Path, size: int) -> None:
+        self.tree, self.items, self.load = listing.tree, listing.items, listing.load
         self.scratch, self.size, self.rows = scratch, size, SHARD_ROWS
-        self.ends = list(itertools.accumulate(map(len, plan.items)))  # the first row after each class
-        self.total = sum(map(len, plan.items))
+        self.ends = list(itertools.accumulate(map(len, listing.items)))  # the first row after each class
+        self.total = sum(map(len, listing.items))
 
     def shard(self, start: int) -> Path:
         return self.scratch / f"{start:012d}.shard"

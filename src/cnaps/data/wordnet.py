@@ -11,6 +11,7 @@ from cnaps.data.splits import SPLITS, group
 from cnaps.errors import DataError
 
 CARNIVORE, DEVICE = "n02075296", "n03183080"
+_ROOTS = {"valid": CARNIVORE, "test": DEVICE}
 MIN_LEAVES, MAX_LEAVES = 5, 392
 PUBLISHED = {"train": 712, "valid": 158, "test": 130}
 
@@ -46,7 +47,7 @@ class Hierarchy:
         self._graph = _contract(children, self.leaves)
         spans = _spans(self._graph, self._index)
         self._split = dict.fromkeys(self.leaves, "train")
-        for split, root in (("valid", CARNIVORE), ("test", DEVICE)):
+        for split, root in _ROOTS.items():
             self._split.update(dict.fromkeys(spans.get(root, ()), split))
 
     @classmethod
@@ -55,7 +56,7 @@ class Hierarchy:
         children: Graph = {}
         for number, line in enumerate(_lines(is_a_path), 1):
             pair = line.split()
-            if len(pair) != 2 or not all(re.fullmatch(r"n\d{8}", part) for part in pair):
+            if len(pair) != 2 or not all(map(is_wordnet_id, pair)):
                 where = f"{is_a_path}, line {number}"
                 raise DataError(f"{where}: expected 'parent child' as WordNet ids, not {line[:80]!r}")
             children.setdefault(pair[0], set()).add(pair[1])
@@ -76,7 +77,7 @@ class Hierarchy:
         Only the split's own leaves count, and a node with a single child is one with that child.
         """
         leaves = [leaf for leaf in self.leaves if self._split[leaf] == split]
-        graph = _contract(self._graph, leaves, {"valid": CARNIVORE, "test": DEVICE}.get(split))
+        graph = _contract(self._graph, leaves, _ROOTS.get(split))
         spans = _spans(graph, leaves)
         return {
             f"{node} {self.words.get(node, '')}".strip(): sorted(self._index[leaf] for leaf in spans[node])

@@ -42,7 +42,7 @@ def draw_task(task: Task) -> Image.Image:
     top = head
     for label, name in enumerate(task.class_names):
         pen.rectangle((0, top, picture.width, top + heights[label] - 1), fill=BANDS[label % 2])
-        words = textwrap.wrap(name.replace("_", " "), 21)[: 1 + lines[label] * step // 15 - 1]
+        words = textwrap.wrap(name.replace("_", " "), 21)[: lines[label] * step // 15]
         pen.multiline_text((PAD, top + PAD // 2), "\n".join(words), fill=INK, font=font)
         for images, start, columns in ((context, left, CONTEXT_COLUMNS), (targets, right, TARGET_COLUMNS)):
             for i, image in enumerate(images[label]):

@@ -7,7 +7,7 @@ that belongs to that task alone, so tasks do not depend on the machine, the orde
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -155,16 +155,12 @@ class Sampler:
 
     def _source(self, collection: Collection) -> _Source:
         where = f"{collection.name}, split {self.split!r}" if self.split else collection.name
-        if self.split is None:
-            classes: Iterable[int] = range(len(collection.classes))
-        elif self.split in collection.splits:
-            classes = collection.splits[self.split]
-        else:
+        if self.split is not None and self.split not in collection.splits:
             held = ", ".join(collection.splits) or "none"
             raise DataError(f"{collection.name} has no classes in a split {self.split!r} (its splits: {held})")
         counts = np.asarray(collection.counts, dtype=np.int64)
         fewest = (self.shots or 1) + (self.targets or 1)
-        usable = [index for index in classes if counts[index] >= fewest]
+        usable = [index for index in collection.indices_of(self.split) if counts[index] >= fewest]
         least = self.ways or self.limits.min_ways
         if len(usable) < least:
             raise DataError(

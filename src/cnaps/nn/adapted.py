@@ -16,8 +16,7 @@ from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.backbones.base import staged_features
 from cnaps.nn.checks import check_images
 from cnaps.nn.film import Film
-from cnaps.nn.heads import Head
-from cnaps.nn.task_model import gradients
+from cnaps.nn.task_model import TaskModel, gradients
 
 if TYPE_CHECKING:
     from cnaps.nn.model import CNAPs
@@ -86,12 +85,10 @@ class Adapted:
 class AdaptedNetwork(nn.Module):
     """Stem, adapted stages, pooling: from images to the features that a task's classifier reads."""
 
-    def __init__(
-        self, modules: Sequence[nn.Module], pools: nn.ModuleList, head: Head, *, every_stage: bool
-    ) -> None:
+    def __init__(self, model: TaskModel, parts: Sequence[nn.Module]) -> None:
         super().__init__()
-        self.parts, self.pools = nn.ModuleList(modules), pools
-        self.head, self.every_stage = head, every_stage
+        self.parts, self.pools = nn.ModuleList(parts), model.backbone.pools[1:]
+        self.head, self.every_stage = model.head, model.every_stage
 
     def forward(self, images: Tensor) -> Tensor:
         """(M, 3, H, W) -> (M, d)."""

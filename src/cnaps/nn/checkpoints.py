@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from cnaps import values
 from cnaps.errors import CheckpointError
 from cnaps.nn.backbones import Backbone
+from cnaps.nn.checks import first_of
 from cnaps.nn.config import ModelConfig
 from cnaps.nn.model import CNAPs
 from cnaps.nn.saving import files_digest, read_config
@@ -115,22 +116,13 @@ def load_backbone(backbone: nn.Module, source: str) -> None:
 def load_weights(module: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
     """Load every weight, and name those that are missing, unexpected or of another shape."""
     own = module.state_dict()
-    problems = []
-    for title, names in (
-        ("missing", sorted(own.keys() - state.keys())),
-        ("unexpected", sorted(state.keys() - own.keys())),
-        (
-            "misshaped",
-            [
-                f"{k} {tuple(state[k].shape)} instead of {tuple(own[k].shape)}"
-                for k in sorted(own.keys() & state.keys())
-                if state[k].shape != own[k].shape
-            ],
-        ),
-    ):
-        if names:
-            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-            problems.append(f"{title}: {', '.join(names[:5])}{more}")
+    others = [k for k in sorted(own.keys() & state.keys()) if state[k].shape != own[k].shape]
+    found = {
+        "missing": sorted(own.keys() - state.keys()),
+        "unexpected": sorted(state.keys() - own.keys()),
+        "misshaped": [f"{k} {tuple(state[k].shape)} instead of {tuple(own[k].shape)}" for k in others],
+    }
+    problems = [f"{title}: {first_of(names, 5)}" for title, names in found.items() if names]
     if problems:
         raise CheckpointError(f"{source} does not fit the model; {'; '.join(problems)}")
     module.load_state_dict(state)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -45,3 +47,13 @@ def check_labels(labels: Tensor, count: int) -> tuple[Tensor, Tensor]:
         raise InputError(f"labels must be integers, not {labels.dtype}")
     classes, index = torch.unique(labels.cpu(), return_inverse=True)
     return classes, index
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """The first names, and how many more there are.
+
+    >>> first_of(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"

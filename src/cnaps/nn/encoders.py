@@ -14,6 +14,8 @@ from torch.utils.checkpoint import checkpoint
 
 from cnaps.nn.context import Chunks
 
+DEPTH = 5  # layers of g
+
 
 class DenseResidual(nn.Linear):
     """x -> W x + b + x."""
@@ -31,17 +33,15 @@ class SetEncoder(nn.Module):
     `image_size` shrinks the images first: what a set is about shows in small pictures too.
     """
 
-    def __init__(
-        self, width: int = 64, *, depth: int = 5, norm: str = "context", image_size: int | None = None
-    ) -> None:
+    def __init__(self, width: int = 64, *, norm: str = "context", image_size: int | None = None) -> None:
         super().__init__()
         self.image_size = image_size
         normed = norm == "context"
         self.convs = nn.ModuleList(  # a norm takes away what a bias adds
-            nn.Conv2d(width if i else 3, width, 3, padding=1, bias=not normed) for i in range(depth)
+            nn.Conv2d(width if i else 3, width, 3, padding=1, bias=not normed) for i in range(DEPTH)
         )
         self.norms = nn.ModuleList(
-            nn.BatchNorm2d(width, track_running_stats=False) for _ in range(depth if normed else 0)
+            nn.BatchNorm2d(width, track_running_stats=False) for _ in range(DEPTH if normed else 0)
         )
         if not normed:  # torch's own start would shrink what is said of the images by a thousand
             for weight in (p for p in self.convs.parameters() if p.ndim == 4):

@@ -134,9 +134,9 @@ def unite(stage: M, units: Sequence[Unit]) -> M:
     return united
 
 
-def ready(module: M, units: Sequence[Unit], *, learn: bool) -> M:
-    """A stem or stage as it is run: united where gradients are to flow, else folded and fused."""
-    return unite(module, units) if learn else fold(module, units, fuse=True)
+def ready(module: M, units: Sequence[Unit], *, learn: bool, fuse: bool = True) -> M:
+    """A stem or stage as it is run: united where gradients are to flow, else folded and mostly fused."""
+    return unite(module, units) if learn else fold(module, units, fuse=fuse)
 
 
 def _affine(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> SiteFilm:
@@ -248,7 +248,7 @@ def skeleton(module: M) -> M:
 
 
 def set_tensor(module: nn.Module, name: str, value: Tensor) -> None:
-    """Put a tensor, possibly with history, in the place of a parameter of a skeleton."""
+    """Put a tensor, possibly with history, in the place of a parameter or buffer of a skeleton."""
     module._parameters.pop(name, None)
     object.__setattr__(module, name, value)
 

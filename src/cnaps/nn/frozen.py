@@ -21,7 +21,7 @@ class FrozenFeatures:
 
     def __init__(self, backbone: Backbone, *, every_stage: bool = False) -> None:
         self.normalisation, self.every_stage = backbone.normalisation, every_stage
-        self.groups = feature_groups(backbone, every_stage=every_stage)
+        self.groups = backbone.groups(every_stage=every_stage)
         self.size = sum(self.groups)
         self._pools, self._modules = backbone.pools[1:], backbone.ready(learn=False)
 
@@ -37,11 +37,6 @@ class FrozenFeatures:
     def narrow(self, every: Tensor) -> Tensor:
         """Of features of every stage (N, D), those that this gives (N, d)."""
         return every if self.every_stage else unit_features(every[:, -self.size :], self.groups)
-
-
-def feature_groups(backbone: Backbone, *, every_stage: bool) -> list[int]:
-    """How many features each stage gives: those of all of them, or of the last alone."""
-    return backbone.channels[1:] if every_stage else backbone.channels[-1:]
 
 
 def unit_features(features: Tensor, groups: Sequence[int]) -> Tensor:

@@ -6,11 +6,10 @@ that the head makes; z_G is `Adapted.task_embedding`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from cnaps.images.sizes import lora_share
 from cnaps.maths.arrays import members_of
@@ -18,12 +17,11 @@ from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.adaptation import FilmAdaptation
 from cnaps.nn.adapted import Adapted, AdaptedNetwork, default_chunk
 from cnaps.nn.backbones import Backbone, check_sites
-from cnaps.nn.checks import check_images, check_labels
 from cnaps.nn.config import ModelConfig
 from cnaps.nn.context import Context
 from cnaps.nn.encoders import SetEncoder
-from cnaps.nn.film import Film, SiteFilm, Unit, bind, fold, unite
-from cnaps.nn.heads import Head, create_head
+from cnaps.nn.film import Film, SiteFilm
+from cnaps.nn.heads import create_head
 from cnaps.nn.lora import LoRA
 from cnaps.nn.task_model import AdaptOptions, Recipe, TaskModel, gradients, register_recipe
 
@@ -42,8 +40,8 @@ class CNAPs(TaskModel):
     kind = "cnaps"
 
     def __init__(self, config: ModelConfig | None = None, backbone: Backbone | None = None) -> None:
-        config = config or ModelConfig()
         super().__init__(config, backbone)
+        config = self.config
         self.set_encoder: SetEncoder | None = None
         if config.embedding_size:
             self.set_encoder = SetEncoder(
@@ -60,11 +58,9 @@ class CNAPs(TaskModel):
                 width=config.generator_width,
                 spread=config.spread,
             )
-        self.lora: LoRA | None = None
         if config.lora_rank:
             self.lora = LoRA(self.backbone.stages, config.lora_rank)
-        stages = self.backbone.channels[1:] if config.features == "all" else self.backbone.channels[-1:]
-        self.head: Head = create_head(config.head, stages, config.bias_width)
+        self.head = create_head(config.head, self.groups, config.bias_width)
         self.train(False)
 
     def regularization(self) -> Tensor:
@@ -79,8 +75,7 @@ class CNAPs(TaskModel):
         The result does not depend on the order of the context, nor on `chunk_size` (to rounding). For training
         there is `learn`, and what it may be combined with: see `AdaptOptions`.
         """
-        check_images(images, "context images", self.backbone.min_image_size)
-        classes, index = check_labels(labels, len(images))
+        classes, index = self.check_task(images, labels)
         with gradients(options.get("learn", False)):
             return self._adapt(images, classes, index, None, options)
 
@@ -100,7 +95,7 @@ class CNAPs(TaskModel):
         learn, stages, pools = options.get("learn", False), range(len(self.backbone.stages)), self.backbone.pools
         images, index = images.to(self.device).contiguous(memory_format=torch.channels_last), index.to(self.device)
         members = members_of(index, len(classes), images)  # (C, N)
-        size, every_stage = images.shape[-1], self.config.features == "all"
+        size = images.shape[-1]
         chunk_size = options.get("chunk_size") or default_chunk(self.device)
         if self.config.backbone_norm == "batch":
             chunk_size = len(images)
@@ -120,24 +115,17 @@ class CNAPs(TaskModel):
                 film.append(self.adaptation.stage_film(i, embedding.to(images.dtype), pooled, members))
             modules.append(self._stage(i, film[i] if film else None, self.lora_share(size), learn=learn))
             context.run(modules[-1])
-            if every_stage or i == stages[-1]:
+            if self.every_stage or i == stages[-1]:
                 features.append(context.readout(pools[i + 1], len(stages)))
         embedded = self.head.embed(torch.cat(features, 1))  # (N, d)
         statistics = ClassStatistics.of(embedded, index, len(classes), scatter=self.head.needs_scatter)
-        network = AdaptedNetwork(modules, pools[1:], self.head, every_stage=every_stage)
+        network = AdaptedNetwork(self, modules)
         return Adapted(self, Film(tuple(film)), classes, statistics, embedding, size, embedded, network, learn)
 
     @torch.no_grad()
     def network(self, film: Film, image_size: int, *, fuse: bool = True) -> AdaptedNetwork:
         """Images to embedded features with the FiLM of a task at this size, for prediction."""
-        share = self.lora_share(image_size)
-        stages = [
-            self._stage(i, film.stages[i] if film.stages else None, share, fuse=fuse)
-            for i in range(len(self.backbone.stages))
-        ]
-        every_stage = self.config.features == "all"
-        modules = [self._stem(fuse=fuse), *stages]
-        return AdaptedNetwork(modules, self.backbone.pools[1:], self.head, every_stage=every_stage)
+        return AdaptedNetwork(self, self._parts(film.stages, self.lora_share(image_size), fuse=fuse))
 
     def lora_share(self, image_size: int) -> float:
         """How much of the LoRA terms is used for images of this size."""
@@ -150,35 +138,6 @@ class CNAPs(TaskModel):
         recompute = options.get("checkpoint", False) or options.get("lite") is not None
         learn = options.get("learn", False)
         return self.set_encoder(images, options.get("chunk_size"), learn=learn, recompute=recompute).mean(0)
-
-    def unadapted(self, stage: int, share: float = 1.0) -> nn.Module:
-        """A stage as all tasks of a size share it: with this share of its LoRA terms."""
-        module = self.backbone.stages[stage]
-        return module if self.lora is None else self.lora.join(stage, module, share)
-
-    def _stem(self, *, learn: bool = False, fuse: bool = True) -> nn.Module:
-        return self._as_run(self.backbone.stem, self.backbone.stem_units, learn, fuse)
-
-    def _stage(
-        self,
-        stage: int,
-        film: tuple[SiteFilm, ...] | None,
-        share: float = 1.0,
-        *,
-        learn: bool = False,
-        fuse: bool = True,
-    ) -> nn.Module:
-        """One stage with a task's FiLM."""
-        module, batch = self.unadapted(stage, share), self.config.backbone_norm == "batch"
-        if film is not None:
-            module = bind(module, self.backbone.sites[stage], film, batch_statistics=batch)
-        return self._as_run(module, self.backbone.stage_units[stage], learn, fuse)
-
-    def _as_run(self, module: nn.Module, units: Sequence[Unit], learn: bool, fuse: bool) -> nn.Module:
-        """With gradients as few operations as can be; without them folded, and fused where there are kernels."""
-        if self.config.backbone_norm == "batch":
-            return module
-        return unite(module, units) if learn else fold(module, units, fuse=fuse)
 
 
 register_recipe(Recipe("cnaps", CNAPs))

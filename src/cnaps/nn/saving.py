@@ -86,10 +86,6 @@ def fingerprint(model: TaskModel) -> str:
     return digest_of_state(state, json.dumps(config, sort_keys=True))[:16]
 
 
-def _digest(config: Mapping[str, Any], weights: Path) -> str:
-    return digest_of(config, [weights.read_bytes()])
-
-
 def read_config(path: Path) -> dict[str, Any]:
     """What the config.json of a model says, if this version understands it."""
     try:

@@ -16,7 +16,11 @@ from torch import Tensor, nn
 
 from cnaps.errors import InputError
 from cnaps.nn.backbones import Backbone, create_backbone
+from cnaps.nn.checks import check_images, check_labels
 from cnaps.nn.config import ModelConfig
+from cnaps.nn.film import StageFilm, Unit, bind, ready
+from cnaps.nn.heads import Head
+from cnaps.nn.lora import LoRA
 from cnaps.nn.saving import fingerprint, save_model
 
 if TYPE_CHECKING:
@@ -57,15 +61,19 @@ class TaskModel(nn.Module):
     """A backbone (theta), and what training on tasks learns around it (phi); `adapt` learns a task."""
 
     kind: ClassVar[str]  # saved with the weights: which class to load them into
+    head: Head  # of methods that have one
 
-    def __init__(self, config: ModelConfig, backbone: Backbone | None = None) -> None:
+    def __init__(self, config: ModelConfig | None = None, backbone: Backbone | None = None) -> None:
         super().__init__()
-        self.config = config
+        self.config = config = config or ModelConfig()
         self.notes: dict[str, Any] = {}  # what is known of the model beside its weights, such as its calibration
         self.backbone = (
             backbone if backbone is not None else create_backbone(config.backbone, image_size=config.image_size)
         )
         self.backbone.requires_grad_(False)
+        self.lora: LoRA | None = None
+        self.every_stage = config.features == "all"
+        self.groups = self.backbone.groups(every_stage=self.every_stage)  # of features
 
     def adapt(self, images: Tensor, labels: Tensor, **options: Unpack[AdaptOptions]) -> Fitted:
         """Learn a task from float images (N, 3, H, W) and any integer labels (N,)."""
@@ -101,6 +109,42 @@ class TaskModel(nn.Module):
     def auxiliary_loss(self, adapted: Any, names: Sequence[str]) -> Tensor | None:
         """A further loss of a training task, whose classes have these names; none, unless a method has one."""
         return None
+
+    def check_task(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Refuse what is no context set; its sorted classes (C,) and each class index (N,), on the device."""
+        check_images(images, "context images", self.backbone.min_image_size)
+        classes, index = check_labels(labels, len(images))
+        return classes, index.to(self.device)
+
+    def _parts(
+        self, film: Sequence[StageFilm] = (), share: float = 1.0, *, learn: bool = False, fuse: bool = True
+    ) -> list[nn.Module]:
+        """The stem and all stages as they are run, with a task's FiLM if it has one."""
+        numbers = range(len(self.backbone.stages))
+        stages = [self._stage(i, film[i] if film else None, share, learn=learn, fuse=fuse) for i in numbers]
+        return [self._stem(learn=learn, fuse=fuse), *stages]
+
+    def _stem(self, *, learn: bool = False, fuse: bool = True) -> nn.Module:
+        """The stem as it is run."""
+        return self._as_run(self.backbone.stem, self.backbone.stem_units, learn, fuse)
+
+    def _stage(
+        self, stage: int, film: StageFilm | None, share: float = 1.0, *, learn: bool = False, fuse: bool = True
+    ) -> nn.Module:
+        """A stage as it is run, with a task's FiLM and this share of its LoRA terms."""
+        module, batch = self.unadapted(stage, share), self.config.backbone_norm == "batch"
+        if film is not None:
+            module = bind(module, self.backbone.sites[stage], film, batch_statistics=batch)
+        return self._as_run(module, self.backbone.stage_units[stage], learn, fuse)
+
+    def unadapted(self, stage: int, share: float = 1.0) -> nn.Module:
+        """A stage as all tasks of a size share it: with this share of its LoRA terms."""
+        module = self.backbone.stages[stage]
+        return module if self.lora is None else self.lora.join(stage, module, share)
+
+    def _as_run(self, module: nn.Module, units: Sequence[Unit], learn: bool, fuse: bool) -> nn.Module:
+        """Norms that read the batch at hand cannot become part of a convolution."""
+        return module if self.config.backbone_norm == "batch" else ready(module, units, learn=learn, fuse=fuse)
 
     def preprocess(self, pixels: Tensor) -> Tensor:
         """Pixels of 0..255 (N, 3, H, W) as the backbone wants them."""

@@ -13,14 +13,14 @@ import os
 import signal
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+import torch.distributed as dist
 
 from cnaps.errors import CnapsError, InputError
 from cnaps.nn.devices import configure_threads, pick_device
 from cnaps.parallel import cpu_count
-
-if TYPE_CHECKING:
-    import torch
 
 
 class World:
@@ -69,8 +69,6 @@ class World:
 
     def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         """Replace the gradients of every rank by their sum: one flat vector, one exchange."""
-        import torch
-
         if self.size == 1:
             return
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
@@ -96,8 +94,6 @@ class World:
         """Leave the group of processes."""
         if self.size > 1:
             self._accelerator.end_training()
-            import torch.distributed as dist
-
             if dist.is_initialized():
                 dist.destroy_process_group()
 

@@ -150,8 +150,7 @@ class ImageSet:
         self._labels = np.full(self._starts[-1], -1)
         known: dict[str, int] = {}
         for start, (collection, split) in zip(self._starts, sets, strict=False):
-            chosen = range(len(collection.classes)) if split is None else collection.splits.get(split, [])
-            for index in chosen:
+            for index in collection.indices_of(split):
                 rows = start + np.array(collection.rows(index))
                 name = collection.classes[index]
                 label = known.setdefault(name if is_wordnet_id(name) else f"{collection.name}/{name}", len(known))

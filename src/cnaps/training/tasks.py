@@ -38,7 +38,7 @@ class TaskStream(Sequence[TaskDescription]):
         limits = _limits(tasks)
         self._seed, self._total = seed, tasks.total
         self._samplers = [_sampler(collection, split, tasks, limits, seed) for collection, split in sets]
-        counts = [len(c.classes if split is None else c.splits[split]) for c, split in sets]
+        counts = [len(c.indices_of(split)) for c, split in sets]
         shares = np.array(counts, dtype=float) ** tasks.balance
         self._ends = np.cumsum(shares / shares.sum())
 

@@ -273,6 +273,17 @@ def test_maml_takes_more_steps_when_it_is_tested() -> None:
     assert F.cross_entropy(tested, labels) < F.cross_entropy(trained, labels)
 
 
+def test_the_labels_of_maml_follow_it_to_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    def head(start: object, images: Tensor, index: Tensor) -> None:
+        raise LookupError(index.device.type)
+
+    model = linear_model(Maml)
+    monkeypatch.setattr(Maml, "device", torch.device("meta"))
+    monkeypatch.setattr(model, "_head", head)
+    with pytest.raises(LookupError, match="meta"):
+        model.adapt(torch.randn(4, 3, 2, 2), torch.tensor([0, 0, 1, 1]))
+
+
 def test_proto_maml_without_steps_is_a_protonet(backbone: Backbone, tasks: list[Task]) -> None:
     model = ProtoMaml(ModelConfig(backbone=SMALL_BACKBONE), backbone)
     model.steps = model.more_steps = 0

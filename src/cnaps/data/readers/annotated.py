@@ -5,7 +5,17 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
-from cnaps.data.readers.base import Item, Plan, below, find, parsing, pictures, plan_files, read_json, read_lines
+from cnaps.data.readers.base import (
+    Item,
+    Listing,
+    below,
+    find,
+    list_files,
+    parsing,
+    pictures,
+    read_json,
+    read_lines,
+)
 from cnaps.data.readers.folders import class_folders
 from cnaps.errors import DataError
 from cnaps.images.archives import Tree
@@ -33,7 +43,7 @@ _FLOWERS = """
 FLOWERS = [name.strip() for name in _FLOWERS.split(",")]
 
 
-def read_aircraft(tree: Tree) -> Plan:
+def read_aircraft(tree: Tree) -> Listing:
     """A variant is a class; images are cropped to the box, which also cuts off the copyright line."""
     files, boxes, found = below(tree, "images"), {}, []
     for line in read_lines(tree, "images_box.txt"):
@@ -47,10 +57,10 @@ def read_aircraft(tree: Tree) -> Plan:
             if name not in boxes or f"images/{name}.jpg" not in files:
                 raise DataError(f"{tree.path} has no image or no box for {name} of {part}")
             found.append((variant, Item(f"{name}.jpg", files[f"images/{name}.jpg"], boxes[name])))
-    return plan_files(tree, found)
+    return list_files(tree, found)
 
 
-def read_fungi(tree: Tree) -> Plan:
+def read_fungi(tree: Tree) -> Listing:
     """Training and validation images together; classes are called ``0226.Name``, as names repeat."""
     files = below(tree, "images")
     found: list[tuple[str, Item]] = []
@@ -64,10 +74,10 @@ def read_fungi(tree: Tree) -> Plan:
             for annotation in content["annotations"]:
                 path = paths[annotation["image_id"]]
                 found.append((names[annotation["category_id"]], Item(path, files.get(path, path))))
-    return plan_files(tree, found, sorted(classes))
+    return list_files(tree, found, sorted(classes))
 
 
-def read_mscoco(tree: Tree) -> Plan:
+def read_mscoco(tree: Tree) -> Listing:
     """A box is an image; categories stay in the order of the file, on which the published split rests."""
     files, found = below(tree, "train2017"), []
     content = read_json(tree, "instances_train2017.json")
@@ -77,7 +87,7 @@ def read_mscoco(tree: Tree) -> Plan:
             path = f"train2017/{annotation['image_id']:012d}.jpg"
             item = Item(f"{path}#{annotation['id']}", files.get(path, path), enlarge(annotation["bbox"]))
             found.append((names[annotation["category_id"]], item))
-    return plan_files(tree, found, list(names.values()))
+    return list_files(tree, found, list(names.values()))
 
 
 def enlarge(box: Sequence[float]) -> tuple[int, int, int, int]:
@@ -94,11 +104,11 @@ def enlarge(box: Sequence[float]) -> tuple[int, int, int, int]:
     return round(x - 0.5), round(y - 0.5), round(right - 0.5) + 1, round(bottom - 0.5) + 1
 
 
-def read_flowers(tree: Tree) -> Plan:
+def read_flowers(tree: Tree) -> Listing:
     """Classes are called ``001.pink primrose``; folders with the numbers 1..102 are read as well."""
     if not any(name.endswith("imagelabels.mat") for name in tree.names()):
         folders = ((_flower(int(name)) if name.isdecimal() else name, item) for name, item in class_folders(tree))
-        return plan_files(tree, [(label, _in_class(label, item.file)) for label, item in folders])
+        return list_files(tree, [(label, _in_class(label, item.file)) for label, item in folders])
     from scipy.io import loadmat
 
     with parsing(tree, "imagelabels.mat"):
@@ -111,7 +121,7 @@ def read_flowers(tree: Tree) -> Plan:
                 raise DataError(f"imagelabels.mat has {len(numbers)} labels, and none for {name}")
             label = _flower(int(numbers[int(position) - 1]))
             found.append((label, _in_class(label, name)))
-    return plan_files(tree, found)
+    return list_files(tree, found)
 
 
 def _in_class(label: str, file: str) -> Item:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from cnaps.data.readers.base import Item, Plan, parsing, plan_files
+from cnaps.data.readers.base import Item, Listing, list_files, parsing
 from cnaps.data.readers.folders import class_folders
 from cnaps.errors import DataError
 from cnaps.images.archives import Tree
@@ -30,7 +30,7 @@ _ADMITTED = {
 } | {("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")}
 
 
-def read_mnist(tree: Tree) -> Plan:
+def read_mnist(tree: Tree) -> Listing:
     """Training and test images together, as Meta-Dataset's test uses them all; digits are white on black."""
     labels = {}
     for part in ("train", "t10k"):
@@ -41,7 +41,7 @@ def read_mnist(tree: Tree) -> Plan:
                 f"MNIST's {part} files hold {len(_idx(tree, file, 3))} images but {len(digits)} labels"
             )
         labels[file, part] = digits
-    return _plan_rows(tree, [str(digit) for digit in range(10)], labels, _mnist_image)
+    return _list_rows(tree, [str(digit) for digit in range(10)], labels, _mnist_image)
 
 
 def _idx_file(tree: Tree, stem: str) -> str:
@@ -70,12 +70,12 @@ def _mnist_image(tree: Tree, item: Item) -> ImageLike:
     return np.array(_idx(tree, item.file, 3)[item.at])
 
 
-def _read_cifar(batches: str, meta: str, labels: str, names: str, tree: Tree) -> Plan:
+def _read_cifar(batches: str, meta: str, labels: str, names: str, tree: Tree) -> Listing:
     """All training and test images together; class folders are read as well."""
     files = {name.rpartition("/")[2]: name for name in tree.names()}
     found = {file: files[file] for file in sorted(files) if re.fullmatch(batches, file)}
     if not found:
-        return plan_files(tree, class_folders(tree))
+        return list_files(tree, class_folders(tree))
     if meta not in files:
         raise DataError(f"{tree.path} has batches of CIFAR but lacks {meta}")
     with parsing(tree, meta):
@@ -88,7 +88,7 @@ def _read_cifar(batches: str, meta: str, labels: str, names: str, tree: Tree) ->
             data = np.asarray(batch["data"])
         if data.dtype != np.uint8 or data.shape != (len(numbers[name, file]), 3072):
             raise DataError(f"{name} in {tree.path} should hold uint8 rows of 3072, a label each")
-    return _plan_rows(tree, classes, numbers, _cifar_image)
+    return _list_rows(tree, classes, numbers, _cifar_image)
 
 
 read_cifar10 = partial(_read_cifar, r"data_batch_\d|test_batch", "batches.meta", "labels", "label_names")
@@ -120,8 +120,8 @@ def _cifar_image(tree: Tree, item: Item) -> ImageLike:
     return np.ascontiguousarray(row.reshape(3, 32, 32).transpose(1, 2, 0))
 
 
-def _plan_rows(tree: Tree, classes: list[str], labels: dict[tuple[str, str], np.ndarray], load: Any) -> Plan:
-    """A plan of files that hold a row an image; ``labels`` of each (file, name for people)."""
+def _list_rows(tree: Tree, classes: list[str], labels: dict[tuple[str, str], np.ndarray], load: Any) -> Listing:
+    """A listing of files that hold a row an image; ``labels`` of each (file, name for people)."""
     items = [
         [
             Item(f"{name}/{row}", file, row)
@@ -130,17 +130,17 @@ def _plan_rows(tree: Tree, classes: list[str], labels: dict[tuple[str, str], np.
         ]
         for index in range(len(classes))
     ]
-    return Plan(tree, classes, items, load)
+    return Listing(tree, classes, items, load)
 
 
-def read_quickdraw(tree: Tree) -> Plan:
+def read_quickdraw(tree: Tree) -> Listing:
     """A category is a class, named by its file; strokes are white on black as published."""
     files = {name.rpartition("/")[2].removesuffix(".npy"): name for name in tree.names() if name.endswith(".npy")}
     if not files:
         raise DataError(f"{tree.path} holds no <category>.npy")
     classes = sorted(files)
     items = [_Drawings(name, files[name], len(_bitmaps(tree, files[name]))) for name in classes]
-    return Plan(tree, classes, items, _drawing)
+    return Listing(tree, classes, items, _drawing)
 
 
 class _Drawings(Sequence[Item]):

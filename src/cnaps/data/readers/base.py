@@ -24,11 +24,11 @@ class Item(NamedTuple):
 
     key: str
     file: str
-    at: Any = None  # a box, a row, a range of bytes: whatever the plan's ``load`` understands
+    at: Any = None  # a box, a row, a range of bytes: whatever the listing's ``load`` understands
 
 
 @dataclass
-class Plan:
+class Listing:
     """All that a reader found out before any image is decoded."""
 
     tree: Tree
@@ -59,7 +59,7 @@ class Reader:
 
     name: str
     title: str
-    read: Callable[[Tree], Plan]
+    read: Callable[[Tree], Listing]
     licence: str = ""
     parts: tuple[Part, ...] = ()
     default_splits: str = "published"
@@ -83,20 +83,20 @@ def load_inverted(tree: Tree, item: Item) -> ImageLike:
     return ImageOps.invert(load_image(tree.read(item.file)))
 
 
-def plan_files(
+def list_files(
     tree: Tree,
     images: Iterable[tuple[str, Item]],
     classes: Sequence[str] = (),
     load: Callable[[Tree, Item], ImageLike] = load_file,
-) -> Plan:
-    """A plan of (class, image) pairs, images sorted by key; without ``classes`` those are sorted by name."""
+) -> Listing:
+    """A listing of (class, image) pairs, images sorted by key; without ``classes`` those are sorted by name."""
     found: dict[str, list[Item]] = {name: [] for name in classes}
     for name, item in images:
         found.setdefault(name, []).append(item._replace(key=escaped(item.key)))
     if not found:
         raise DataError(f"{tree.path} holds no images in class folders")
     order = classes or sorted_classes(found)
-    return Plan(tree, [escaped(name) for name in order], [sorted(found[name]) for name in order], load)
+    return Listing(tree, [escaped(name) for name in order], [sorted(found[name]) for name in order], load)
 
 
 def sorted_classes(names: Iterable[str]) -> list[str]:

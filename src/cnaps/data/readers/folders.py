@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from cnaps.data.readers.base import Item, Plan, alphabets, find, load_inverted, pictures, plan_files
+from cnaps.data.readers.base import Item, Listing, alphabets, find, list_files, load_inverted, pictures
 from cnaps.data.wordnet import Hierarchy
 from cnaps.errors import DataError
 from cnaps.images.archives import Tree
@@ -24,12 +24,12 @@ def class_folders(tree: Tree, start: str = "") -> Iterator[tuple[str, Item]]:
             yield parts[0], Item("/".join(parts), name)
 
 
-def read_below(folder: str, tree: Tree) -> Plan:
+def read_below(folder: str, tree: Tree) -> Listing:
     """The class folders below a folder of this name, or class folders alone."""
-    return plan_files(tree, class_folders(tree, folder))
+    return list_files(tree, class_folders(tree, folder))
 
 
-def read_folder(tree: Tree) -> Plan:
+def read_folder(tree: Tree) -> Listing:
     """A class a folder; one folder around them all is looked through."""
     found = list(class_folders(tree))
     while len({name for name, _ in found}) == 1:
@@ -37,10 +37,10 @@ def read_folder(tree: Tree) -> Plan:
         if any(len(rest) < 2 for rest, _ in inner):
             break
         found = [(rest[0], Item("/".join(rest), file)) for rest, file in inner]
-    return plan_files(tree, found)
+    return list_files(tree, found)
 
 
-def read_csv(path: Path) -> Plan:
+def read_csv(path: Path) -> Listing:
     """A CSV with a line an image: its path, seen from the CSV, and its label; a heading is optional."""
     listed: list[tuple[str, str]] = []
     for where, file, label in read_table(path):
@@ -49,10 +49,10 @@ def read_csv(path: Path) -> Plan:
             raise DataError(f"{where}: {name} leads out of the folder {path.parent}")
         listed.append((label, str(name)))
     tree = Tree(path.parent, dict.fromkeys(name for _, name in listed))
-    return plan_files(tree, [(label, Item(name, name)) for label, name in listed])
+    return list_files(tree, [(label, Item(name, name)) for label, name in listed])
 
 
-def read_omniglot(tree: Tree) -> Plan:
+def read_omniglot(tree: Tree) -> Listing:
     """Classes are called ``Alphabet/character01``; strokes become white, as Meta-Dataset has them."""
     found = [
         ("/".join(parts[-3:-1]), Item("/".join(parts[-3:]), name))
@@ -61,12 +61,12 @@ def read_omniglot(tree: Tree) -> Plan:
     ]
     if not found:
         raise DataError(f"{tree.path} holds neither images_background nor images_evaluation of Omniglot")
-    plan = plan_files(tree, found, load=load_inverted)
-    plan.hierarchy = alphabets(plan.classes)
-    return plan
+    listing = list_files(tree, found, load=load_inverted)
+    listing.hierarchy = alphabets(listing.classes)
+    return listing
 
 
-def read_ilsvrc(tree: Tree) -> Plan:
+def read_ilsvrc(tree: Tree) -> Listing:
     """A tar of a thousand tars, those tars, or folders; classes are WordNet ids.
 
     What ``*_duplicates.txt`` list as shared with other data sets is left out.
@@ -81,19 +81,19 @@ def read_ilsvrc(tree: Tree) -> Plan:
         wnid = _WNID.match(file) or (_WNID.fullmatch(folders[-1]) if folders else None)
         if wnid and file not in listed:
             found.append((wnid.group(), Item(f"{wnid.group()}/{file}", name)))
-    plan = plan_files(tree, found)
+    listing = list_files(tree, found)
     wordnet = _wordnet(tree, "wordnet.is_a.txt"), _wordnet(tree, "words.txt")
     if wordnet[0] and wordnet[1]:
-        add_wordnet(plan, wordnet[0], wordnet[1], nodes=True)
-    return plan
+        add_wordnet(listing, wordnet[0], wordnet[1], nodes=True)
+    return listing
 
 
-def add_wordnet(plan: Plan, is_a: Path, words: Path, *, nodes: bool) -> None:
+def add_wordnet(listing: Listing, is_a: Path, words: Path, *, nodes: bool) -> None:
     """Meta-Dataset's split of ImageNet's classes; with `nodes`, its tasks from the nodes of WordNet too."""
-    hierarchy = Hierarchy.from_files(is_a, words, plan.classes)
-    plan.published = hierarchy.splits
+    hierarchy = Hierarchy.from_files(is_a, words, listing.classes)
+    listing.published = hierarchy.splits
     if nodes:
-        plan.hierarchy = hierarchy.describe()
+        listing.hierarchy = hierarchy.describe()
 
 
 def _wordnet(tree: Tree, file: str) -> Path | None:

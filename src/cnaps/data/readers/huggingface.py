@@ -8,13 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from cnaps.data.readers.base import Item, Plan, parsing
+from cnaps.data.readers.base import Item, Listing, parsing
 from cnaps.errors import DataError
 from cnaps.images.archives import Tree
 from cnaps.images.decoding import ImageLike
 
 
-def read_huggingface(tree: Tree) -> Plan:
+def read_huggingface(tree: Tree) -> Listing:
     """All splits of the data set together: they part images, and tasks need splits that part classes."""
     if not tree.path.is_dir():
         raise DataError(f"{tree.path} should be the folder that datasets' save_to_disk wrote")
@@ -36,7 +36,7 @@ def read_huggingface(tree: Tree) -> Plan:
             name = names[value] if names and isinstance(value, int) else str(value)
             found.setdefault(name, []).append(Item(f"{file}/{row}", file, (image, row)))
     classes = names or sorted(found)
-    return Plan(tree, classes, [found[name] for name in classes], _load)
+    return Listing(tree, classes, [found[name] for name in classes], _load)
 
 
 def _load(tree: Tree, item: Item) -> ImageLike:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any
 
-from cnaps.data.readers.base import Item, Plan, Splits, alphabets, find, parsing, read_json
+from cnaps.data.readers.base import Item, Listing, Splits, alphabets, find, parsing, read_json
 from cnaps.data.tfrecord import parse_example, record, scan
 from cnaps.data.wordnet import Hierarchy
 from cnaps.errors import DataError
@@ -15,7 +15,7 @@ from cnaps.images.archives import Tree
 from cnaps.images.decoding import ImageLike
 
 
-def read_records(tree: Tree) -> Plan:
+def read_records(tree: Tree) -> Listing:
     """Names, splits and hierarchy are those of the specification."""
     spec = read_json(tree, "dataset_spec.json")
     folder = find(tree, "dataset_spec.json").removesuffix("dataset_spec.json")
@@ -50,7 +50,7 @@ def read_records(tree: Tree) -> Plan:
     for label, file in zip(classes, files, strict=True):
         spans = scan(_content(tree, file), f"{file} in {tree.path}")
         items.append([Item(f"{label}/{position}", file, span) for position, span in enumerate(spans)])
-    return Plan(tree, classes, items, _load, lambda: splits, hierarchy, name)
+    return Listing(tree, classes, items, _load, lambda: splits, hierarchy, name)
 
 
 def _load(tree: Tree, item: Item) -> ImageLike:

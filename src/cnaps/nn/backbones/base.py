@@ -116,6 +116,10 @@ class Backbone(nn.Module):
         parts = zip([self.stem, *self.stages], [self.stem_units, *self.stage_units], strict=True)
         return [ready(module, units, learn=learn) for module, units in parts]
 
+    def groups(self, *, every_stage: bool) -> list[int]:
+        """How many features each stage gives: those of all of them, or of the last alone."""
+        return self.channels[1:] if every_stage else self.channels[-1:]
+
     def digest(self) -> str:
         """A hash of every weight, by name."""
         return digest_of_state(self.state_dict())[:16]

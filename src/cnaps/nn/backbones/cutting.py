@@ -11,16 +11,18 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import count, groupby, pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._pytree import tree_map_only
 
 from cnaps.errors import InputError
 from cnaps.nn.film import norm_channels, skeleton
 
+Run = Callable[[nn.Module, Tensor], Tensor]  # a network and images (N, 3, S, S) to what is wanted of them
 TOKEN_STAGES = 4  # of a network whose blocks all have results of one shape
 _NEAR = 0.8  # chains of blocks with this share of the most norms are as good as each other
 
@@ -49,12 +51,7 @@ class _Call:
 
 
 @torch.no_grad()
-def cut(
-    network: nn.Module,
-    image_size: int,
-    states: Callable[[nn.Module, Tensor], Tensor],
-    features: Callable[[nn.Module, Tensor], Tensor],
-) -> Parts:
+def cut(network: nn.Module, image_size: int, states: Run, features: Run) -> Parts:
     """Stem, stages and pools of a network, given how to get its last hidden state and its features (N, d)."""
     network.eval()
     with _lively(network):
@@ -92,12 +89,7 @@ def _lively(network: nn.Module) -> Iterator[None]:
             module.inplace = True  # type: ignore[assignment]
 
 
-def _cut(
-    network: nn.Module,
-    image_size: int,
-    states: Callable[[nn.Module, Tensor], Tensor],
-    features: Callable[[nn.Module, Tensor], Tensor],
-) -> Parts:
+def _cut(network: nn.Module, image_size: int, states: Run, features: Run) -> Parts:
     images = _noise(2, image_size)
     calls, wanted = _watch(network, images, features)
     chain = _blocks(network, calls)
@@ -124,9 +116,7 @@ def _noise(count: int, size: int) -> Tensor:
     return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(count))
 
 
-def _watch(
-    network: nn.Module, images: Tensor, features: Callable[[nn.Module, Tensor], Tensor]
-) -> tuple[list[_Call], Tensor]:
+def _watch(network: nn.Module, images: Tensor, features: Run) -> tuple[list[_Call], Tensor]:
     """Every call of a module that reads a tensor and gives one, in the order in which they began."""
     calls, started, clock, hooks = [], [], iter(range(10**9)), []
 
@@ -213,32 +203,20 @@ class _Step(nn.Module):
     def __init__(self, call: _Call) -> None:
         super().__init__()
         self.module = call.module
-        self._constants = 0
-        self.others = self._keep((call.args, call.kwargs), call.input)
+        names = map("constant{}".format, count(1))
 
-    def _keep(self, value: Any, read: Tensor) -> Any:
-        """The same with a name in the place of each tensor, which becomes a buffer."""
-        if value is read:
-            return _Name("")
-        if isinstance(value, Tensor):
-            self._constants += 1
-            name = f"constant{self._constants}"
-            self.register_buffer(name, value, persistent=False)
+        def keep(value: Tensor) -> _Name:
+            """Its name; a tensor that is not the input becomes a buffer."""
+            if value is call.input:
+                return _Name("")
+            self.register_buffer(name := next(names), value, persistent=False)
             return _Name(name)
-        if type(value) in (tuple, list):
-            return type(value)(self._keep(v, read) for v in value)
-        return {k: self._keep(v, read) for k, v in value.items()} if type(value) is dict else value
 
-    def _fill(self, value: Any, x: Tensor) -> Any:
-        if isinstance(value, _Name):
-            return getattr(self, value.of) if value.of else x
-        if type(value) in (tuple, list):
-            return type(value)(self._fill(v, x) for v in value)
-        return {k: self._fill(v, x) for k, v in value.items()} if type(value) is dict else value
+        self.others = tree_map_only(Tensor, keep, (call.args, call.kwargs))
 
     def forward(self, x: Tensor) -> Tensor:
         """Whatever the module reads -> what it gives."""
-        args, kwargs = self._fill(self.others, x)
+        args, kwargs = tree_map_only(_Name, lambda name: getattr(self, name.of) if name.of else x, self.others)
         output = self.module(*args, **kwargs)
         return output if isinstance(output, Tensor) else output[0]
 
@@ -335,9 +313,7 @@ class _Stem(nn.Sequential):
 class _Head(nn.Module):
     """A network without its blocks and what comes behind them: its last hidden state is what the blocks read."""
 
-    def __init__(
-        self, network: nn.Module, without: Sequence[_Call], states: Callable[[nn.Module, Tensor], Tensor]
-    ) -> None:
+    def __init__(self, network: nn.Module, without: Sequence[_Call], states: Run) -> None:
         super().__init__()
         self.network, self.states = skeleton(network), states
         for call in without:
@@ -358,9 +334,7 @@ class _Pass(nn.Module):
         return next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
 
 
-def _check(
-    parts: Parts, network: nn.Module, features: Callable[[nn.Module, Tensor], Tensor], image_size: int
-) -> None:
+def _check(parts: Parts, network: nn.Module, features: Run, image_size: int) -> None:
     """Refuse parts that do not compute, for other images and another number of them, what the network computes."""
     images = _noise(3, image_size)
     wanted = features(network, images)

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from cnaps.errors import CheckpointError, CnapsError, InputError, MissingPackageError
 from cnaps.nn.backbones.base import Backbone, Normalisation
-from cnaps.nn.backbones.cutting import cut
+from cnaps.nn.backbones.cutting import Run, cut
+from cnaps.nn.checks import first_of
 
 
 def named_backbone(name: str, *, image_size: int | None = None, local_files_only: bool = True) -> Backbone:
@@ -42,11 +43,7 @@ def _weights(make: Callable[[bool], Backbone]) -> dict[str, Tensor]:
 
 
 def _backbone(
-    network: nn.Module,
-    image_size: int,
-    normalisation: Normalisation,
-    states: Callable[[nn.Module, Tensor], Tensor],
-    features: Callable[[nn.Module, Tensor], Tensor],
+    network: nn.Module, image_size: int, normalisation: Normalisation, states: Run, features: Run
 ) -> Backbone:
     try:
         parts = cut(network, image_size, states, features)
@@ -120,9 +117,8 @@ def _load(source: str, kind: Any, config: Any, local: bool) -> nn.Module:
     missing = sorted(name for name in info["missing_keys"] if not name.startswith("pooler."))
     for title, names in (("of another shape", other), ("missing", missing)):
         if names:
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             raise CheckpointError(
-                f"transformers:{source} cannot be used: weights are {title}: {', '.join(names[:3])}{more}; take "
+                f"transformers:{source} cannot be used: weights are {title}: {first_of(names, 3)}; take "
                 "config.json and model.safetensors from one place"
             )
     return network

@@ -156,8 +156,8 @@ def _joined(earlier: Tensor, latest: Tensor) -> Tensor:
     return torch.cat([earlier, latest]) if len(earlier) else latest
 
 
-class Memory:
-    """A few random examples of each class: the coreset of methods that keep one."""
+class Coreset:
+    """A few random examples of each class, for methods that keep some."""
 
     def __init__(self, a_class: int, generator: torch.Generator) -> None:
         self.a_class, self.generator = a_class, generator

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from cnaps.paper.continual.base import BATCH, Memory, Quadratic
+from cnaps.paper.continual.base import BATCH, Coreset, Quadratic
 
 DECAY = 0.9  # of the running Fisher information
 KEPT = 20  # examples of each class that are kept, as many as VCL's coreset
@@ -27,7 +27,7 @@ class RiemannianWalk(Quadratic):
         self.fisher = [torch.zeros_like(p) for p in self.parameters]
         self.gains = [torch.zeros_like(p) for p in self.parameters]
         self.scores = [torch.zeros_like(p) for p in self.parameters]
-        self.memory = Memory(KEPT, self.generator)
+        self.memory = Coreset(KEPT, self.generator)
         self.earlier = 0.0  # the share of earlier steps among the classes so far
 
     def meet(self, labels: Tensor) -> None:

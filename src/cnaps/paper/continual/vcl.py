@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cnaps.paper.continual.base import Finetune, Memory
+from cnaps.paper.continual.base import Coreset, Finetune
 
 KEPT = 20  # examples of each class in the coreset
 START = -6.0  # log variance at the start of a step
@@ -89,7 +89,7 @@ class Vcl(Finetune):
         self.layers = [layer for layer in layers if isinstance(layer, Gaussian)]
         for layer in self.layers[:-1]:
             layer.widen()  # a head waits until its classes come
-        self.memory = Memory(KEPT, self.generator) if coreset else None
+        self.memory = Coreset(KEPT, self.generator) if coreset else None
         self.examples = 1
         self._ready: Vcl | None = None  # what predicts: after the coreset
 

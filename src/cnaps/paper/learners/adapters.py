@@ -7,6 +7,7 @@ task the paper does not say. Generators without banks, of C^2 numbers each, woul
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Unpack
 
 import torch
@@ -15,7 +16,9 @@ from torch import Tensor, nn
 from cnaps.errors import InputError
 from cnaps.maths.arrays import members_of
 from cnaps.nn.adaptation import FilmAdaptation
-from cnaps.nn.backbones.base import Backbone, staged_features
+from cnaps.nn.adapted import AdaptedNetwork
+from cnaps.nn.backbones import Backbone
+from cnaps.nn.context import Context
 from cnaps.nn.encoders import SetEncoder
 from cnaps.nn.film import SiteFilm, unite
 from cnaps.nn.frozen import CHUNK
@@ -64,31 +67,26 @@ class TrainedAdapters(EmbeddingModel):
 
     def adapt(self, images: Tensor, labels: Tensor, **options: Unpack[AdaptOptions]) -> FittedClassifier:
         """One pass over the context: before a stage its adapters are made."""
-        classes, index = self._check(images, labels)
+        classes, index = self.check_task(images, labels)
         images, pools = images.to(self.device), self.backbone.pools
         chunk = len(images) if self.config.backbone_norm == "batch" else CHUNK
         embedding = self.set_encoder(images, chunk, learn=options.get("learn", False)).mean(0)
         members = members_of(index, len(classes), images)
         modules: list[nn.Module] = [unite(self.backbone.stem, self.backbone.stem_units)]
-        parts = [modules[0](part.contiguous(memory_format=torch.channels_last)) for part in images.split(chunk)]
-        pooled = [torch.cat([pools[0](part) for part in parts])]
+        context = Context(images.contiguous(memory_format=torch.channels_last), learn=True, chunk_size=chunk)
+        context.run(modules[0])
+        pooled = [context.readout(pools[0])]
         for i in range(len(self.backbone.stages)):
             shares = self.adaptation.stage_film(i, embedding, pooled[-1], members)
-            modules.append(self._stage(i, shares))
-            parts = [modules[-1](part) for part in parts]
-            pooled.append(torch.cat([pools[i + 1](part) for part in parts]))
+            modules.append(self._adapted(i, shares))
+            context.run(modules[-1])
+            pooled.append(context.readout(pools[i + 1]))
         embedded = self.head.embed(torch.cat(pooled[1:] if self.every_stage else pooled[-1:], 1))
         made = self.classifier(embedded, index)
+        numbers = sum(bank[0].numel() for bank in self.banks.parameters()) + count_numbers(made)
+        return FittedClassifier(classes, partial(self.run, AdaptedNetwork(self, modules)), made, numbers)
 
-        def features(images: Tensor) -> Tensor:
-            return self.head.embed(
-                staged_features(modules, pools[1:], images.to(self.device), every_stage=self.every_stage)
-            )
-
-        numbers = sum(bank[0].numel() for bank in self.banks.parameters())
-        return FittedClassifier(classes, lambda x: self.run(features, x), made, numbers + count_numbers(made))
-
-    def _stage(self, index: int, shares: tuple[SiteFilm, ...]) -> nn.Module:
+    def _adapted(self, index: int, shares: tuple[SiteFilm, ...]) -> nn.Module:
         """A stage with adapters that are mixed as `shares` say."""
         mixed = [
             torch.tensordot(torch.cat(share), bank, 1)

@@ -7,35 +7,27 @@ features are those of the last stage or of all stages (model.features).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.backbones.base import Backbone, staged_features
-from cnaps.nn.checks import check_images, check_labels
-from cnaps.nn.film import SiteFilm, bind, ready
-from cnaps.nn.frozen import CHUNK, feature_groups, unit_features
-from cnaps.nn.heads import Head
+from cnaps.nn.film import StageFilm
+from cnaps.nn.frozen import CHUNK, unit_features
 from cnaps.nn.lora import LoRA
 from cnaps.nn.model import ModelConfig
 from cnaps.nn.task_model import AdaptOptions, TaskModel
 from cnaps.paper.learners.base import FittedClassifier, count_numbers
 
-StageFilm = Sequence[Sequence[SiteFilm]]
-
 
 class EmbeddingModel(TaskModel):
     """Unit features of a backbone, perhaps with LoRA; `classifier` makes a task's classifier of them."""
 
-    head: Head
-
     def __init__(self, config: ModelConfig | None = None, backbone: Backbone | None = None) -> None:
-        super().__init__(config or ModelConfig(), backbone)
-        self.every_stage = self.config.features == "all"
-        self.groups = feature_groups(self.backbone, every_stage=self.every_stage)
-        self.lora: LoRA | None = None
+        super().__init__(config, backbone)
         if self.config.lora_rank:
             self.lora = LoRA(self.backbone.stages, self.config.lora_rank)
 
@@ -49,36 +41,20 @@ class EmbeddingModel(TaskModel):
 
     def adapt(self, images: Tensor, labels: Tensor, **options: Unpack[AdaptOptions]) -> FittedClassifier:
         """One pass over the context; of the options `learn` alone matters."""
-        classes, index = self._check(images, labels)
+        classes, index = self.check_task(images, labels)
         network = self.network(learn=options.get("learn", False))
         classifier = self.classifier(self.run(network, images), index)
-        return FittedClassifier(classes, lambda x: self.run(network, x), classifier, count_numbers(classifier))
+        return FittedClassifier(classes, partial(self.run, network), classifier, count_numbers(classifier))
 
-    def _check(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        check_images(images, "context images", self.backbone.min_image_size)
-        classes, index = check_labels(labels, len(images))
-        return classes, index.to(self.device)
-
-    def network(self, film: StageFilm = (), *, learn: bool = False) -> Callable[[Tensor], Tensor]:
+    def network(self, film: Sequence[StageFilm] = (), *, learn: bool = False) -> Callable[[Tensor], Tensor]:
         """From float images to unit features, with LoRA and perhaps FiLM."""
-        batch = self.config.backbone_norm == "batch"
-        units = [self.backbone.stem_units, *self.backbone.stage_units]
-        modules: list[nn.Module] = [self.backbone.stem, *self.backbone.stages]
-        for i, stage in enumerate(self.backbone.stages):
-            joined = stage if self.lora is None else self.lora.join(i, stage)
-            if film:
-                joined = bind(joined, self.backbone.sites[i], film[i], batch_statistics=batch)
-            modules[i + 1] = joined
-        if not batch:
-            modules = [ready(module, some, learn=learn) for module, some in zip(modules, units, strict=True)]
+        parts, pools = self._parts(film, learn=learn), self.backbone.pools[1:]
         return lambda images: unit_features(
-            staged_features(
-                modules, self.backbone.pools[1:], images.to(self.device), every_stage=self.every_stage
-            ),
-            self.groups,
+            staged_features(parts, pools, images, every_stage=self.every_stage), self.groups
         )
 
     def run(self, network: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
         """In chunks, unless norms read the batch as a whole."""
         whole = self.config.backbone_norm == "batch"
-        return torch.cat([network(part) for part in images.split(len(images) if whole else CHUNK)])
+        parts = images.to(self.device).split(len(images) if whole else CHUNK)
+        return torch.cat([network(part) for part in parts])

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from cnaps.nn.backbones.base import Backbone, staged_features
 from cnaps.nn.film import bind, skeleton, unite
-from cnaps.nn.frozen import feature_groups, unit_features
+from cnaps.nn.frozen import unit_features
 from cnaps.paper.learners.base import Predictor, class_means
 from cnaps.paper.learners.prototypes import ProtoNet
 
@@ -64,7 +64,7 @@ class GradientLearner:
         """Learn a copy of what is to be learned; the backbone itself stays as it is."""
         part, pixels = self.part(self.backbone), self.backbone.normalisation
         from_prototypes = self.descent.head == "prototypes"
-        groups = feature_groups(self.backbone, every_stage=self.every_stage)
+        groups = self.backbone.groups(every_stage=self.every_stage)
         batch = self.descent.batch or len(images)
 
         def embed(images: Tensor) -> Tensor:

@@ -15,13 +15,11 @@ from typing import Unpack
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 
 from cnaps.nn.backbones.base import Backbone, staged_features
-from cnaps.nn.checks import check_images, check_labels
-from cnaps.nn.film import skeleton
-from cnaps.nn.frozen import feature_groups, unit_features
+from cnaps.nn.film import set_tensor, skeleton
+from cnaps.nn.frozen import unit_features
 from cnaps.nn.model import ModelConfig
 from cnaps.nn.task_model import AdaptOptions, TaskModel
 from cnaps.paper.learners.base import FittedClassifier
@@ -39,9 +37,7 @@ class Maml(TaskModel):
     context_norms = True  # statistics of the context; else those that the norms have stored
 
     def __init__(self, config: ModelConfig | None = None, backbone: Backbone | None = None) -> None:
-        super().__init__(config or ModelConfig(), backbone)
-        self.every_stage = self.config.features == "all"
-        self.groups = feature_groups(self.backbone, every_stage=self.every_stage)
+        super().__init__(config, backbone)
         self.train(False)
 
     def phi_parameters(self) -> Iterator[nn.Parameter]:
@@ -50,9 +46,8 @@ class Maml(TaskModel):
 
     def adapt(self, images: Tensor, labels: Tensor, **options: Unpack[AdaptOptions]) -> FittedClassifier:
         """Take the steps: those of training if `learn`."""
-        check_images(images, "context images", self.backbone.min_image_size)
+        classes, index = self.check_task(images, labels)
         training = options.get("learn", False)
-        classes, index = check_labels(labels, len(images))
         start: Weights = dict(self.backbone.named_parameters())
         weight, bias = self._head(start, images, index)
         start |= {"head.weight": weight, "head.bias": bias}
@@ -107,27 +102,18 @@ class Maml(TaskModel):
 
     def _run(self, weights: Weights, images: Tensor, norms: Weights, *, learn: bool) -> Tensor:
         """With `learn`, norms normalise by the batch, and `norms` are changed to its statistics."""
-        network = _Staged(skeleton(self.backbone), self.every_stage)
+        network = skeleton(self.backbone)
         for module in network.modules():
             if isinstance(module, nn.BatchNorm2d):
                 module.train(learn)
                 module.momentum = 1.0
-        own = {name: value for name, value in weights.items() if not name.startswith("head.")} | norms
-        features = functional_call(network, {f"backbone.{name}": value for name, value in own.items()}, (images,))
+        for name, value in {**weights, **norms}.items():
+            place, _, tensor = name.rpartition(".")
+            if place != "head":
+                set_tensor(network.get_submodule(place), tensor, value)
+        parts, pools = network.ready(learn=True), network.pools[1:]
+        features = staged_features(parts, pools, images, every_stage=self.every_stage)
         return unit_features(features, self.groups) if self.prototypes else features
-
-
-class _Staged(nn.Module):
-    """A backbone as a module that gives the features of every stage, or of the last."""
-
-    def __init__(self, backbone: Backbone, every_stage: bool) -> None:
-        super().__init__()
-        self.backbone, self.every_stage = backbone, every_stage
-
-    def forward(self, images: Tensor) -> Tensor:
-        return staged_features(
-            self.backbone.ready(learn=True), self.backbone.pools[1:], images, every_stage=self.every_stage
-        )
 
 
 class ProtoMaml(Maml):

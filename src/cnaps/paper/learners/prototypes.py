@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cnaps.nn.backbones import Backbone
-from cnaps.nn.frozen import FrozenFeatures
 from cnaps.nn.model import ModelConfig
 from cnaps.paper.learners.base import FeatureLearner, Predictor, class_means, count_numbers
 from cnaps.paper.learners.embedding import EmbeddingModel
@@ -55,10 +54,6 @@ class _Comparison(FeatureLearner):
 
     comparison: type[nn.Module]
     scale: float
-
-    def __init__(self, frozen: FrozenFeatures, scale: float | None = None) -> None:
-        super().__init__(frozen)
-        self.scale = self.scale if scale is None else scale
 
     def fit(self, features: Tensor, labels: Tensor) -> Predictor:
         """Nothing is optimised."""

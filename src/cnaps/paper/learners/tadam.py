@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Unpack
 
 import torch
@@ -29,6 +30,7 @@ from cnaps.paper.learners.embedding import EmbeddingModel
 BUCKETS = 2048  # classes of the auxiliary task
 
 
+@dataclass
 class TadamTask(FittedClassifier):
     """With what its FiLM was made from, and what the auxiliary task reads."""
 
@@ -63,7 +65,7 @@ class Tadam(EmbeddingModel):
 
     def adapt(self, images: Tensor, labels: Tensor, **options: Unpack[AdaptOptions]) -> TadamTask:
         """Prototypes, FiLM, classifier."""
-        classes, index = self._check(images, labels)
+        classes, index = self.check_task(images, labels)
         with torch.no_grad():  # nothing before the prototypes is learned from them
             embedding = class_means(self.run(self.network(), images), index).mean(0)
         stages = range(len(self.backbone.stages))
@@ -71,11 +73,10 @@ class Tadam(EmbeddingModel):
         network = self.network(film.stages, learn=options.get("learn", False))
         embedded = self.head.embed(self.run(network, images))
         made = self.classifier(embedded, index)
-        task = TadamTask(
-            classes, lambda x: self.head.embed(self.run(network, x)), made, len(film) + count_numbers(made)
+        numbers, means = len(film) + count_numbers(made), class_means(embedded, index)
+        return TadamTask(
+            classes, lambda x: self.head.embed(self.run(network, x)), made, numbers, film, embedding, means
         )
-        task.film, task.task_embedding, task.means = film, embedding, class_means(embedded, index)
-        return task
 
     def auxiliary_loss(self, adapted: TadamTask, names: Sequence[str]) -> Tensor:
         """Which of all training classes each class of the task is; `names` in the order of its labels."""
