@@ -23,7 +23,6 @@ from probes import SIZES, probe
 from torch import Tensor
 from torch.nn import functional as F
 
-from cnaps.bridge.engine import TorchEngine
 from cnaps.data.collection import Collection
 from cnaps.episodes import Limits, Sampler, TaskDescription
 from cnaps.episodes.task import flat_rows
@@ -35,6 +34,7 @@ from cnaps.nn.model import CNAPs
 from cnaps.paper.experiments.comparison import comparison_report
 from cnaps.paper.experiments.reporting import provenance
 from cnaps.paper.experiments.scores import Score, Scores, measure
+from cnaps.runtime.engine import open_engine
 from cnaps.runtime.task import Examples, FittedTask
 
 CHUNK = 32
@@ -82,7 +82,7 @@ def run(o: argparse.Namespace) -> None:
     path = o.out / f"scores-{os.getpid()}.jsonl"
     done = {score.key for score in read(o.out)}
     model = load_model(o.model)
-    engine = TorchEngine(model)
+    engine = open_engine(o.model)  # what people run, where the model has graphs
     limits = Limits(max_ways=o.max_ways, max_context=o.max_context, max_targets_per_class=o.targets)
     for folder in o.collections:
         collection = Collection.open(folder)
@@ -148,8 +148,13 @@ def report(o: argparse.Namespace) -> None:
     learners = {s.learner for s in found}
     done = Counter((s.collection, s.index) for s in found)  # only tasks that all have done
     scores = Scores.of([s for s in found if done[s.collection, s.index] == len(learners)])
-    probes = sorted(who for who in scores.columns if who.startswith("probe-"))
     columns = dict(scores.columns.items())
+    if o.keep:
+        stored = json.loads(o.result.with_suffix(".json").read_text(encoding="utf-8"))["scores"]
+        columns |= {who: mine for who, mine in Scores.from_json(stored).columns.items() if who not in learners}
+        columns.pop(BEST, None)
+        scores = Scores(columns)
+    probes = sorted(who for who in columns if who.startswith("probe-"))
     if probes:
         columns[BEST] = {
             name: scores.column(max(probes, key=partial(accuracy, scores, name)), name)
@@ -202,6 +207,7 @@ def main() -> None:
     reports.add_argument("--sets", default="")
     reports.add_argument("--about", default="")
     reports.add_argument("--title", default="Few-shot accuracy")
+    reports.add_argument("--keep", action="store_true", help="learners that are stored, and not in OUT, stay")
     reports.add_argument("--made", default="make evaluate", help="the command to name")
     reports.set_defaults(call=report)
     o = parser.parse_args()

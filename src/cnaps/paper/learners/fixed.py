@@ -7,7 +7,7 @@ from torch import Tensor
 
 from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.film import Film
-from cnaps.nn.frozen import CHUNK, feature_groups
+from cnaps.nn.frozen import CHUNK
 from cnaps.nn.model import CNAPs
 from cnaps.nn.task_model import TaskModel
 from cnaps.paper.learners.base import FeatureLearner, Predictor, count_numbers
@@ -20,7 +20,7 @@ class FixedFeatures:
 
     def __init__(self, model: EmbeddingModel | CNAPs) -> None:
         self._preprocess = model.preprocess
-        self.size = sum(feature_groups(model.backbone, every_stage=model.config.features == "all"))
+        self.size = sum(model.groups)
         with torch.no_grad():
             self._network = (
                 model.network(Film(()), model.image_size) if isinstance(model, CNAPs) else model.network()
