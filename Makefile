@@ -188,6 +188,7 @@ comparison-steps: published-collections
 # What each step from the paper's model to the default one is worth; theta trained too; residual adapters as in the paper,
 # from one pass of meta-trained networks, and learned anew in every task.
 ladder: grid
+	$(COMPARISON) grid cnaps-cosine
 	$(TEST) cnaps-cosine cnaps-ridge cnaps cnaps-lora cnaps-taught
 joint: grid
 	$(TEST) cnaps cnaps-joint cnaps-warm-start

@@ -16,6 +16,7 @@ import numpy as np
 
 from benchmarks.classify import photograph
 from cnaps.data.collection import find_collections
+from cnaps.images.sizes import auto_size
 from cnaps.runtime.engine import open_engine
 from cnaps.runtime.novelty import STRANGE
 from cnaps.runtime.task import Examples, FittedTask
@@ -99,9 +100,10 @@ def doubts(folder: str) -> None:
             shots = min(shots, min(map(len, rows)) - 1)
             names = [k for k in range(ways) for _ in range(shots)]
             learned, others = [k for r in rows[:ways] for k in r[:shots]], [k for r in rows for k in r[shots:]]
-            examples = Examples(collection.read(learned).numpy(), list(names))
+            size = auto_size(collection.looks(learned))
+            examples = Examples(collection.read(learned, size).numpy(), list(names))
             fitted = FittedTask.learn(model, examples)
-            shown = fitted.features(collection.read(others).numpy())
+            shown = fitted.features(collection.read(others, size).numpy())
             label = np.concatenate([[k] * len(r[shots:]) for k, r in enumerate(rows)])
             probabilities, novelty = fitted.probabilities(shown), fitted.novelty(shown)
             member = label < ways

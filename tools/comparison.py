@@ -96,7 +96,7 @@ ROWS = {
     "tadam-style": Row("tadam-style"),
     # Each step from the paper's model to the default one. So few tasks cannot train its head (cnaps-linear), which
     # begins with random weights: cosine similarity to class means, with a learned scale, stands in for it.
-    "cnaps-cosine": Row("cnaps", ("model.head=cosine", "model.spread=false"), ("last",), "cnaps"),
+    "cnaps-cosine": Row("cnaps", ("model.head=cosine", "model.spread=false"), ("last",)),
     "cnaps-ridge": Row("cnaps", ("model.spread=false",), ("last",), "cnaps"),
     "cnaps-lora": Row("cnaps", (LORA,), ("all",), "cnaps"),
     "cnaps-taught": Row("cnaps", (LORA, *TAUGHT), ("all",), "cnaps"),

@@ -127,8 +127,8 @@ def test_forgetting_a_class_is_as_if_its_statistics_had_never_been(head):
 @pytest.mark.parametrize("mode", ["freeze", "recompute"])
 def test_what_read_the_examples_also_predicts_and_is_not_folded_again(mode, monkeypatch):
     calls: list[None] = []
-    monkeypatch.setattr("cnaps.nn.model.fold", lambda *a, **k: calls.append(None) or fold(*a, **k))
     model = CNAPs(ModelConfig.preset("reference"))
+    monkeypatch.setattr("cnaps.nn.film.fold", lambda *a, **k: calls.append(None) or fold(*a, **k))
     pixels = np.random.default_rng(0).integers(0, 256, (4, 3, 84, 84), dtype=np.uint8)
     some = Examples(pixels, [0, 0, 1, 1])
     parts = 1 + len(model.backbone.stages)
