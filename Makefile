@@ -188,7 +188,7 @@ comparison-steps: published-collections
 # What each step from the paper's model to the default one is worth; theta trained too; residual adapters as in the paper,
 # from one pass of meta-trained networks, and learned anew in every task.
 ladder: grid
-	$(COMPARISON) grid cnaps-cosine
+	$(COMPARISON) grid cnaps-cosine cnaps-ridge
 	$(TEST) cnaps-cosine cnaps-ridge cnaps cnaps-lora cnaps-taught
 joint: grid
 	$(TEST) cnaps cnaps-joint cnaps-warm-start
@@ -236,9 +236,10 @@ continual: $(CIFAR)/collection/collection.json grid
 
 # Accuracy against shots, ways and imbalance, and against time, for the default model at 96 pixels.
 SHOTS_LEARNERS ?= cnaps,logreg,finetune-tuned
+AXES ?= shots,ways,imbalance
 shots: collections
 	$(BIN)/cnaps experiment shots $(addprefix collections/,$(TESTED) cifar100) --model cnaps-lite0 --tasks 25 --size 96 \
-	  --unseen $(UNSEEN),cifar100 --learners $(SHOTS_LEARNERS) --out out/sizes
+	  --unseen $(UNSEEN),cifar100 --learners $(SHOTS_LEARNERS) --axes $(AXES) --out out/sizes
 	$(TAKE_IN) out/sizes/sizes.json
 speed: collections
 	$(BIN)/cnaps experiment speed $(addprefix collections/,quickdraw mnist cifar10 dtd) --model cnaps-lite0 --tasks 25 \

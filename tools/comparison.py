@@ -97,7 +97,7 @@ ROWS = {
     # Each step from the paper's model to the default one. So few tasks cannot train its head (cnaps-linear), which
     # begins with random weights: cosine similarity to class means, with a learned scale, stands in for it.
     "cnaps-cosine": Row("cnaps", ("model.head=cosine", "model.spread=false"), ("last",)),
-    "cnaps-ridge": Row("cnaps", ("model.spread=false",), ("last",), "cnaps"),
+    "cnaps-ridge": Row("cnaps", ("model.spread=false",), ("last",)),
     "cnaps-lora": Row("cnaps", (LORA,), ("all",), "cnaps"),
     "cnaps-taught": Row("cnaps", (LORA, *TAUGHT), ("all",), "cnaps"),
     # theta trained too; the second with batch statistics for the first half of its tasks only

@@ -92,7 +92,8 @@ def comparison_report(data: dict[str, Any]) -> Report:
         }
         for who in learners
     }
-    pictures = {name: _accuracies(scores, learners)}
+    many = len(learners) > MOST_IN_A_COLUMN
+    pictures = {name: _averages(scores, learners, averages) if many else _accuracies(scores, learners)}
     if calibrated:
         pictures["reliability"] = _reliability(scores, learners)
     if "parameters" in data:
@@ -134,6 +135,26 @@ def table_rows(collections: Sequence[str], unseen: Sequence[str]) -> list[tuple[
         if names and len(names) < len(collections):
             rows.append((f"average, {group}", names))
     return [*rows, ("average", list(collections))]
+
+
+MOST_IN_A_COLUMN = 10  # learners whose colours can be told apart
+
+
+def _averages(scores: Scores, learners: Sequence[str], groups: Sequence[tuple[str, list[str]]]) -> Figure:
+    """A line for each learner, with a dot for each group of data sets."""
+    figure = new_figure(7.0, 0.27 * len(learners) + 1.2)
+    axes = figure.add_subplot()
+    for i, (title, names) in enumerate(groups[:-1] or groups):  # the last is the average of all
+        found = [(y, scores.accuracy(who, names)) for y, who in enumerate(learners)]
+        points = [(100 * e.mean, y + 0.2 * i - 0.1, 100 * e.interval) for y, e in found if e is not None]
+        x, places, widths = zip(*points, strict=True)
+        axes.errorbar(x, places, xerr=widths, label=title, capsize=2, markersize=5, **style(i, fmt=""))
+    axes.set_yticks(range(len(learners)), learners)
+    axes.invert_yaxis()
+    axes.set_xlabel("accuracy (%), mean over data sets")
+    axes.grid(axis="x", alpha=0.3)
+    axes.legend(fontsize="small")
+    return figure
 
 
 def _accuracies(scores: Scores, learners: Sequence[str]) -> Figure:

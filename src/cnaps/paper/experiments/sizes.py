@@ -142,7 +142,7 @@ def sizes_report(data: dict[str, Any]) -> Report:
             }
             for place, value in enumerate(values):
                 cells = [str(found[who][place] or "") for who in data["learners"]]
-                table.rows.append([axis, ", ".join(names), value, *cells])
+                table.rows.append([axis, " and ".join(names), value, *cells])
             for i, (who, estimates) in enumerate(found.items()):
                 known = [(v, e) for v, e in zip(values, estimates, strict=True) if e is not None]
                 heights, widths = ([100 * getattr(e, part) for _, e in known] for part in ("mean", "interval"))
