@@ -202,7 +202,7 @@ active: grid
 	ours=$$($(COMPARISON) train cnaps) && theirs=$$($(COMPARISON) train protonet-trained) && \
 	$(BIN)/cnaps experiment active collections/vgg_flower collections/omniglot --model $$ours --out out/active \
 	  --learners cnaps,protonet-trained=$$theirs --seeds $(ACTIVE_SEEDS)
-	$(TAKE_IN) out/active/active.json
+	$(TAKE_IN) out/active/active.json active-trained
 
 # Unequal numbers of examples and prediction sets: chosen on validation domains, measured on unseen data sets.
 unequal: collections

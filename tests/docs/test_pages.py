@@ -111,7 +111,7 @@ def test_commands_of_the_long_runs_exist_with_their_options_learners_and_setting
     comparison = tool("comparison")
     script = re.sub(r"\$\(\(.*?\)\)", "1", planned.stdout).replace(".venv/bin/cnaps", "cnaps")
     for line in re.findall(r"tools/comparison\.py (?:grid|run|train) ([^)\n]*)", script):
-        rows |= set(re.sub(r"--\w+ \S+", "", line).split())
+        rows |= set(re.sub(r"--[\w-]+ \S+", "", line).split())
     assert rows == comparison.ROWS.keys(), "every row by some target, and no other"
     for name, row in comparison.ROWS.items():
         for block in row.blocks:
