@@ -155,7 +155,7 @@ evaluate: collections
 	$(PYTHON_ONE) tools/evaluate_default.py report out/evaluation results/evaluation --unseen $(UNSEEN),cifar100
 	$(PYTHON_ONE) tools/film_table.py out/film $(addprefix collections/,$(subst $(comma), ,$(UNSEEN)) cifar100)
 	$(PYTHON_ONE) tools/evaluate_default.py report out/film results/film --title 'FiLM of other tasks'
-	$(BIN)/cnaps experiment trust $(addprefix collections/,$(subst $(comma), ,$(UNSEEN))) --model cnaps-lite0 --out out/trust
+	$(BIN)/cnaps experiment trust $(addprefix collections/,$(subst $(comma), ,$(UNSEEN))) --model cnaps-lite0 --tasks 12 --out out/trust
 
 # What follows is resumable: run again, it goes on where it was stopped, and ends with its numbers in results/. `make reviewer`
 # runs all of it, one after the other; what is done and what is left, `make reviewer-status` says.
