@@ -14,7 +14,8 @@ STRANGE = 0.95  # the share of examples that fit their class better than a stran
 _ENOUGH = 4  # examples that have another one in their class
 # What classes have in common, strangers of their kind have too: most of it is left out (tools/compare_novelty.py).
 _COMMON = 0.75
-# By tools/learn_novelty.py, from training tasks; what follows is for answers of the ridge head.
+# For answers of the ridge head, by tools/compare_novelty.py on validation domains; fitted to training tasks
+# (tools/learn_novelty.py) they come out much the same.
 EASE = 0.5  # of how much surer a class is of its own examples than others of theirs, so much is taken back
 _FEW = 4.0  # as of so many examples of an average class, beside a class's own
 FLAT = 5.0  # features that are spread out evenly lie near to nothing: so much for them

@@ -13,6 +13,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from PIL import Image
+
 from cnaps.errors import InputError
 from cnaps.files import atomic_path, check_output, is_own, spreadsheet_cell, write_json, write_text
 
@@ -83,9 +85,13 @@ class Report:
         paths = {}
         for name, figure in self.pictures.items():
             paths[name] = folder / _file(prefix, "" if name == self.name else name, "png")
-            with atomic_path(paths[name]) as temporary:
-                # Without the program's version in it, the same numbers give the same file.
-                figure.savefig(temporary, format="png", dpi=130, metadata={"Software": None})
+            drawn = io.BytesIO()
+            # Without the program's version in it, the same numbers give the same file.
+            figure.savefig(drawn, format="png", dpi=130, metadata={"Software": None})
+            with atomic_path(
+                paths[name]
+            ) as temporary:  # lines and dots need no more colours, and a third of the room
+                Image.open(drawn).convert("RGB").quantize(256).save(temporary, "png", optimize=True)
         return paths
 
     def _page(self, pictures: dict[str, Path]) -> str:
