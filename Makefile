@@ -235,7 +235,7 @@ continual: $(CIFAR)/collection/collection.json grid
 	$(TAKE_IN) out/continual-cifar100/continual.json continual-cifar100
 
 # Accuracy against shots, ways and imbalance, and against time, for the default model at 96 pixels.
-SHOTS_LEARNERS ?= cnaps,logreg,finetune-tuned
+SHOTS_LEARNERS ?= cnaps,logreg,logreg@last,finetune-tuned
 AXES ?= shots,ways,imbalance
 shots: collections
 	$(BIN)/cnaps experiment shots $(addprefix collections/,$(TESTED) cifar100) --model cnaps-lite0 --tasks 25 --size 96 \

@@ -170,9 +170,10 @@ function calibrationBy(engine: Engine, some: Judged | null): number {
 }
 
 const DOUBT = 3, FEWER = 0.2, WIDEST = 1.2;
+const isKnown = (row: Float64Array) => row.every(Number.isFinite);
 
 export function ownCalibration(logits: Float64Array[], labels: number[]): number {
-  const known = logits.map((_, i) => i).filter((i) => logits[i].every(Number.isFinite));
+  const known = logits.map((_, i) => i).filter((i) => isKnown(logits[i]));
   if (!known.length) return 0;
   const cost = (more: number) => known.reduce((sum, i) => {
     const scaled = logits[i].map((value) => value / Math.exp(more)), highest = Math.max(...scaled);
@@ -190,8 +191,6 @@ export function ownCalibration(logits: Float64Array[], labels: number[]): number
 
 export const EASE = 0.5, FLAT = 5, MIDDLE = 9, STEEP = 2; // as in `runtime/novelty.py`
 const FEW = 4;
-
-const isKnown = (row: Float64Array) => row.every(Number.isFinite);
 
 // The logarithm of the sum of exponentials.
 function present(logits: Float64Array): number {
@@ -277,6 +276,14 @@ export async function writeTask(engine: Engine, task: Task): Promise<Uint8Array>
   return writeSafetensors({ metadata, tensors });
 }
 
+// A number for each class, as a file says it.
+function byClass(given: unknown, names: Name[]): Float64Array | null {
+  if (given === undefined) return null;
+  const sound = (value: unknown) => typeof value === "number" && Math.abs(value) <= 100;
+  if (!Array.isArray(given) || given.length !== names.length || !given.every(sound)) throw new InputError("the task file says nothing sound of its classes");
+  return Float64Array.from(given);
+}
+
 export async function readTask(engine: Engine, bytes: Uint8Array): Promise<Task> {
   const stored = readSafetensors(bytes), { metadata, tensors } = stored;
   if (metadata.format !== "cnaps-task") throw new InputError("this is no task file of cnaps");
@@ -330,8 +337,7 @@ function rebuild(engine: Engine, about: any, { tensors }: Stored): Task {
     imageSize: engine.checkSize(about.image_size),
     threshold: about.threshold ?? null,
     calibration: about.calibration ?? 0,
-    prior: about.prior ? Float64Array.from(names, (_, k) => Number(about.prior[k])) : null,
-    ease: about.ease ? Float64Array.from(names, (_, k) => Number(about.ease[k])) : null,
+    prior: byClass(about.prior, names), ease: byClass(about.ease, names),
   };
 }
 
