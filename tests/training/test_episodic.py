@@ -135,6 +135,18 @@ def test_theta_may_learn_at_a_rate_of_its_own(settings: dict[str, Any]) -> None:
         assert rates[id(parameter)] == pytest.approx(2e-5 if name.startswith("backbone.") else 2e-3)
 
 
+def test_parts_of_phi_that_are_frozen_stay_as_they_are(settings: dict[str, Any]) -> None:
+    job = make_job(settings, 'init.freeze=["adaptation"]')
+    before = {name: p.detach().clone() for name, p in job.model.named_parameters()}
+    assert job.step(0, lambda: False) is not None
+    job.close()
+    moved = {name.partition(".")[0] for name, p in job.model.named_parameters() if not torch.equal(p, before[name])}
+    assert moved
+    assert not moved & {"adaptation", "backbone"}
+    with pytest.raises(InputError, match="no part of phi named 'backbone'"):
+        make_job(settings, 'init.freeze=["backbone"]')
+
+
 def test_lite_is_right_on_average(settings: dict[str, Any]) -> None:
     changes = ("tasks.per_step=1", "loss.penalty=0.0")
     settings["augmentation"] = {}

@@ -203,6 +203,7 @@ class Init:
     # Start with this R, and a layer before it that gives the same FiLM: larger than the published 0.001, tasks are
     # told apart sooner. loss.penalty, which draws R to zero, should then be 0.
     regulariser: Positive | None = None
+    freeze: tuple[str, ...] = ()  # parts of phi that stay as they are: lora, head, set_encoder, adaptation
 
 
 @settings

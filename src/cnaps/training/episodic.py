@@ -43,7 +43,8 @@ class EpisodicJob(Job):
         joint = config.theta.mode != "frozen"
         # A frozen theta asks for no gradient of its own: autograd then does no work for it.
         model.backbone.requires_grad_(joint)
-        parameters = list(model.parameters() if joint else model.phi_parameters())
+        every = model.parameters() if joint else model.phi_parameters()
+        parameters = [p for p in every if p.requires_grad]
         check(bool(parameters), NOTHING_TO_TRAIN)
         o = config.optimiser
         adam = torch.optim.AdamW if o.weight_decay else torch.optim.Adam

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from cnaps.errors import InputError
 from cnaps.nn.checkpoints import load_backbone, load_task_model
@@ -45,6 +46,11 @@ def build_model(config: TrainConfig) -> TaskModel:
     if config.init.regulariser is not None and adaptation is not None:
         for generator in adaptation.generators:
             generator.set_regulariser(config.init.regulariser)
+    for name in config.init.freeze:
+        part = getattr(model, name, None)
+        if not isinstance(part, nn.Module) or part is model.backbone:
+            raise InputError(f"init.freeze: this model has no part of phi named {name!r}")
+        part.requires_grad_(False)
     return model
 
 

@@ -17,6 +17,7 @@ from cnaps.paper.continual.ewc import Ewc
 from cnaps.paper.continual.rwalk import DECAY, SMALL, RiemannianWalk
 from cnaps.paper.continual.si import DAMPING, SynapticIntelligence
 from cnaps.paper.continual.vcl import START, Gaussian, Vcl
+from cnaps.paper.experiments.continual import Benchmark, training_of
 
 
 def tiny(kind, **options):
@@ -82,6 +83,13 @@ def test_the_pull_is_the_gradient_of_the_quadratic_penalty():
     penalty = learner.strength / 2 * sum((w * (p - a).square()).sum() for w, p, a in rows)
     for found, expected in zip(learner.pull(), torch.autograd.grad(penalty, learner.parameters), strict=True):
         torch.testing.assert_close(found, expected)
+
+
+def test_a_benchmark_may_ask_for_another_strength_and_smaller_batches():
+    given = training_of(Benchmark(2, True, 28, grey=True, batch=8, strengths={"si": 0.5}), "si", 3)
+    learner = create_continual("si", 4, model=None, size=28, grey=True, seed=0, **given)
+    assert (learner.strength, learner.batch, learner.iterations) == (0.5, 8, 3)
+    assert "strength" not in training_of(Benchmark(2, True, 28, strengths={"si": 0.5}), "finetune", 3)
 
 
 def test_fisher_information_is_the_mean_squared_gradient_of_single_examples(digits):

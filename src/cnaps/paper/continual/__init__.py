@@ -38,9 +38,12 @@ METHODS = ("cnaps-fixed", "cnaps-paper", *NETWORKS)  # FiLM of the first step, o
 
 
 def create_continual(
-    name: str, classes: int, *, model: CNAPs | None, size: int, grey: bool, iterations: int, seed: int
+    name: str, classes: int, *, model: CNAPs | None, size: int, grey: bool, seed: int, **training: float
 ) -> ContinualLearner:
-    """A method by its name: around `model`, or a small network for images of `size` that starts at `seed`."""
+    """A method by its name: around `model`, or a small network for images of `size` that starts at `seed`.
+
+    `training` of a network: its iterations a step, images a batch and, of those that hold weights, the strength.
+    """
     if name not in METHODS:
         raise InputError(f"no continual method named {name!r}; there are: {', '.join(METHODS)}")
     if name not in NETWORKS:
@@ -50,7 +53,7 @@ def create_continual(
         torch.manual_seed(seed)
         hidden = VCL_HIDDEN if name.startswith("vcl") else (256, 256)
         network: Any = small_network(classes, size, grey, hidden)
-    return NETWORKS[name](network, classes, iterations=iterations, seed=seed)
+    return NETWORKS[name](network, classes, seed=seed, **training)
 
 
 __all__ = ["METHODS", "NETWORKS", "ContinualLearner", "create_continual"]

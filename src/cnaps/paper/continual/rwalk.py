@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from cnaps.paper.continual.base import BATCH, Coreset, Quadratic
+from cnaps.paper.continual.base import Coreset, Quadratic
 
 DECAY = 0.9  # of the running Fisher information
 KEPT = 20  # examples of each class that are kept, as many as VCL's coreset
@@ -22,8 +22,8 @@ class RiemannianWalk(Quadratic):
 
     strength = 2.0
 
-    def __init__(self, network: nn.Module, classes: int, *, iterations: int = 300, seed: int = 0) -> None:
-        super().__init__(network, classes, iterations=iterations, seed=seed)
+    def __init__(self, network: nn.Module, classes: int, *, strength: float | None = None, **options: int) -> None:
+        super().__init__(network, classes, strength=strength, **options)
         self.fisher = [torch.zeros_like(p) for p in self.parameters]
         self.gains = [torch.zeros_like(p) for p in self.parameters]
         self.scores = [torch.zeros_like(p) for p in self.parameters]
@@ -41,7 +41,7 @@ class RiemannianWalk(Quadratic):
         now = super().loss(x, labels)
         if not len(self.memory.labels):
             return now
-        chosen = torch.randint(len(self.memory.labels), (BATCH,), generator=self.generator)
+        chosen = torch.randint(len(self.memory.labels), (self.batch,), generator=self.generator)
         before = super().loss(self.memory.x[chosen], self.memory.labels[chosen])
         return now + (before - now) * self.earlier
 

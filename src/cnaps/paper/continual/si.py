@@ -17,8 +17,8 @@ class SynapticIntelligence(Quadratic):
 
     strength = 2.0  # twice the paper's c = 1: our penalty has a half
 
-    def __init__(self, network: nn.Module, classes: int, *, iterations: int = 300, seed: int = 0) -> None:
-        super().__init__(network, classes, iterations=iterations, seed=seed)
+    def __init__(self, network: nn.Module, classes: int, *, strength: float | None = None, **options: int) -> None:
+        super().__init__(network, classes, strength=strength, **options)
         self.paths = [torch.zeros_like(p) for p in self.parameters]
 
     def follow(self, gradients: Sequence[Tensor], before: Sequence[Tensor]) -> None:

@@ -81,11 +81,11 @@ class Vcl(Finetune):
         classes: int,
         *,
         iterations: int = 300,
-        seed: int = 0,
         coreset: bool = False,
+        **options: int,
     ) -> None:
         layers = [Gaussian(e) if isinstance(e, nn.Linear | nn.Conv2d) else e for e in network]
-        super().__init__(nn.Sequential(*layers), classes, iterations=LONGER * iterations, seed=seed)
+        super().__init__(nn.Sequential(*layers), classes, iterations=LONGER * iterations, **options)
         self.layers = [layer for layer in layers if isinstance(layer, Gaussian)]
         for layer in self.layers[:-1]:
             layer.widen()  # a head waits until its classes come

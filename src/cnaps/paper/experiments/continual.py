@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,18 +38,21 @@ DRIFT_SHOTS = 25  # drift needs all earlier images again, so it is measured up t
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Classes a step, whether their order is fixed, and the images that small networks see."""
+    """Classes a step, whether their order is fixed, the images that small networks see, and how they train."""
 
     classes: int
     ordered: bool
     size: int
     grey: bool = False
+    batch: int = 256
+    strengths: Mapping[str, float] = field(default_factory=dict)  # of methods that hold weights, if not their own
 
 
 BENCHMARKS = {
     "split-mnist": Benchmark(2, True, 28, grey=True),
     "split-cifar10": Benchmark(2, True, 32),
-    "split-cifar100": Benchmark(10, False, 32),
+    # strengths by tools/tune_continual.py
+    "split-cifar100": Benchmark(10, False, 32, batch=64, strengths={"si": 0.1, "ewc": 5.0, "rwalk": 0.02}),
     "split-collection": Benchmark(20, False, 32),
 }
 # Final accuracy in per cent as the CNAPs paper lists it: multi-head, single-head.
@@ -141,6 +144,8 @@ def run_continual(
     }
     if any(method in NETWORKS for method in methods):
         setup["networks"] = {"iterations a step": trials.iterations}
+        if benchmark.batch != Benchmark.batch:
+            setup["networks"] |= {"images a batch": benchmark.batch, **benchmark.strengths}
     if model is not None:
         setup["model"] = {"fingerprint": model.fingerprint(), "image size": model.image_size}
     setup = ScoreBook(out).agree(setup, write=True)
@@ -154,13 +159,19 @@ def run_continual(
                 if not path.exists():
                     began = time.perf_counter()
                     size = benchmark.size if method in NETWORKS or model is None else model.image_size
-                    options: dict[str, Any] = {"size": size, "grey": benchmark.grey, "seed": run}
-                    options |= {"model": model, "iterations": trials.iterations}
-                    found = _follow(stream, create_continual(method, stream.steps.size, **options), few, size)
+                    options: dict[str, Any] = {"size": size, "grey": benchmark.grey, "seed": run, "model": model}
+                    options |= training_of(benchmark, method, trials.iterations)
+                    found = follow(stream, create_continual(method, stream.steps.size, **options), few, size)
                     seconds = round(time.perf_counter() - began, 1)
                     write_json(path, {"method": method, "shots": few, "run": run, **found, "seconds": seconds})
                 bar.advance(row)
     return {"config": setup, "results": [_read(path) for path in sorted((Path(out) / "runs").glob("*.json"))]}
+
+
+def training_of(benchmark: Benchmark, method: str, iterations: int) -> dict[str, float]:
+    """How a method's network trains on a benchmark."""
+    own = {"strength": benchmark.strengths[method]} if method in benchmark.strengths else {}
+    return {"iterations": iterations, "batch": benchmark.batch, **own}
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -171,7 +182,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise DataError(f"{path} is damaged ({error}): remove it, and it is done again") from error
 
 
-def _follow(stream: Stream, learner: ContinualLearner, shots: int | None, size: int) -> dict[str, Any]:
+def follow(stream: Stream, learner: ContinualLearner, shots: int | None, size: int) -> dict[str, Any]:
     """One method along one stream: accuracy of each step's classes after each step, (T, T), a row a step."""
     steps, width = stream.steps.shape
     asked = [stream.part(step, None, size, test=True) for step in range(steps)]

@@ -1,0 +1,64 @@
+"""How strongly SI, EWC and RWalk should hold their weights on Split CIFAR-100, by training images kept back.
+
+    python tools/tune_continual.py COLLECTION [--runs 2] [--iterations 150]
+
+Every method is followed along the same streams with each strength; a quarter of the training images of each class
+is kept back and tested on, the test images are not looked at. What is best goes into `BENCHMARKS`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import numpy as np
+import torch
+
+from cnaps.data.collection import Collection
+from cnaps.paper.continual import create_continual
+from cnaps.paper.experiments.continual import BENCHMARKS, Stream, follow, training_of
+
+NAME = "split-cifar100"
+FIRST_RUN = 1000  # none of these streams is measured later
+STRENGTHS = {
+    "finetune": (None,),
+    "si": (0.02, 0.1, 0.5, 2.0),
+    "ewc": (0.05, 0.5, 5.0, 50.0),
+    "rwalk": (0.02, 0.2, 2.0),
+}
+
+
+def held_back(stream: Stream) -> Stream:
+    """The stream with a quarter of its training images in the place of the test images."""
+    parts = [np.split(rows, [len(rows) // 4]) for rows in stream.train]
+    stream.test, stream.train = [own for own, _ in parts], [rest for _, rest in parts]
+    return stream
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("collection")
+    parser.add_argument("--runs", type=int, default=2)
+    parser.add_argument("--iterations", type=int, default=150)
+    parser.add_argument("--methods", default=",".join(STRENGTHS))
+    o = parser.parse_args()
+    torch.set_num_threads(1)
+    benchmark = BENCHMARKS[NAME]
+    collection = Collection.open(o.collection)
+    print("| method | strength | multi-head | single-head |\n| --- | ---: | ---: | ---: |")
+    for method in o.methods.split(","):
+        for strength in STRENGTHS[method]:
+            found: list[dict[str, Any]] = []
+            for run in range(FIRST_RUN, FIRST_RUN + o.runs):
+                stream = held_back(Stream(collection, benchmark, 40, run))
+                training = training_of(benchmark, method, o.iterations)
+                training |= {} if strength is None else {"strength": strength}
+                options: dict[str, Any] = {"size": benchmark.size, "grey": benchmark.grey, "seed": run, **training}
+                learner = create_continual(method, stream.steps.size, model=None, **options)
+                found.append(follow(stream, learner, None, benchmark.size))
+            ends = [100 * np.mean([each[head][-1] for each in found]) for head in ("multi", "single")]
+            print(f"| {method} | {strength or ''} | {ends[0]:.1f} | {ends[1]:.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
