@@ -193,6 +193,7 @@ ladder: grid
 joint: grid
 	$(TEST) cnaps cnaps-joint cnaps-warm-start
 adapters: grid
+	$(COMPARISON) grid residual-adapters-trained
 	$(TEST) cnaps residual-adapters-trained
 	$(COMPARISON) run --tasks $(STEPPED_TASKS) film-gradient-tuned residual-adapters
 

@@ -105,7 +105,7 @@ ROWS = {
     "cnaps-warm-start": Row(
         "cnaps", ("theta.mode=warm-start", "theta.warm_start_tasks=60", *JOINT), ("all",), "cnaps"
     ),
-    "residual-adapters-trained": Row("residual-adapters-trained", blocks=("all",), rate="cnaps"),
+    "residual-adapters-trained": Row("residual-adapters-trained", blocks=("all",)),
     "fomaml": Row("fomaml"),
     "proto-maml": Row("proto-maml"),
     "film-gradient-tuned": Row("film-gradient-tuned"),

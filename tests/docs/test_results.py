@@ -102,6 +102,17 @@ def test_a_later_session_adds_seeds_to_what_is_kept(
     assert list(kept["setup"]["trained"]) == ["cnaps@all#0", "cnaps@all#1"]
 
 
+def test_a_further_axis_joins_those_that_are_kept(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tool, "ROOT", tmp_path)
+    (tmp_path / "results").mkdir()
+    for seed, axis in enumerate(("shots", "ways")):
+        tool.take_in({**one_more(seed), "points": {axis: [1]}, "used": {axis: {"mnist": 1}}}, "sizes")
+    kept = json.loads((tmp_path / "results" / "sizes.json").read_text(encoding="utf-8"))
+    assert list(kept["points"]) == list(kept["used"]) == ["shots", "ways"]
+
+
 def test_scores_of_a_model_with_other_weights_are_dropped_and_not_mixed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
