@@ -133,13 +133,18 @@ def rates() -> dict[str, Any]:
     return dict(json.loads(path.read_text(encoding="utf-8"))["methods"]) if path.exists() else {}
 
 
-def rate_of(name: str) -> str:
-    """The best rate of a row, or that of the row whose rate it shares."""
+def grid_key(name: str, block: str) -> str:
+    """How the grid names a row with these features: those of its first block go without saying."""
+    return name if block == ROWS[name].blocks[0] else f"{name}@{block}"
+
+
+def rate_of(name: str, block: str) -> str:
+    """The best rate of a row with these features, or of the row whose rate it shares."""
+    key = grid_key(ROWS[name].rate or name, block)
     found = rates()
-    owner = ROWS[name].rate or name
-    if owner not in found:
-        raise SystemExit(f"no rate is known for {owner}: run `python tools/comparison.py grid {owner}` first")
-    return str(found[owner]["best"])
+    if key not in found:
+        raise SystemExit(f"no rate is known for {key}: run `python tools/comparison.py grid {name}` first")
+    return str(found[key]["best"])
 
 
 def trained(
@@ -174,31 +179,32 @@ def alone() -> Iterator[None]:
         yield
 
 
-def grid(names: Iterable[str], clock: Clock) -> None:
-    """Try each rate for each row, with each of GRID_SEEDS; what was tried before is kept."""
-    for name, rate in product(names, (*RATES, LOWER)):
-        row, found = ROWS[name], rates().get(name, {"rates": {}})
+def grid(names: Iterable[str], blocks: Sequence[str], clock: Clock) -> None:
+    """Try each rate for each row and block, with each of GRID_SEEDS; what was tried before is kept."""
+    for name, block, rate in product(names, blocks, (*RATES, LOWER)):
+        row, key = ROWS[name], grid_key(name, block)
+        found = rates().get(key, {"rates": {}})
         due = rate not in found["rates"] and (rate != LOWER or found.get("best") == RATES[0])
-        if not row.trained or row.rate or not due or clock.over():
+        if not row.trained or row.rate or block not in row.blocks or not due or clock.over():
             continue
         began = time.process_time()
         try:
-            seeds = [trained(name, row.blocks[0], seed, rate, VALID)[1] for seed in GRID_SEEDS]
+            seeds = [trained(name, block, seed, rate, VALID)[1] for seed in GRID_SEEDS]
         except torch.linalg.LinAlgError:  # weights have grown until covariances are none any more
             seeds = [dict.fromkeys(VALID, 0.0)]
         each = [round(sum(sets.values()) / len(sets), 4) for sets in seeds]
         sets = {key: round(sum(one[key] for one in seeds) / len(seeds), 4) for key in seeds[0]}
         with alone():
             found = rates()
-            tried = found.setdefault(name, {"rates": {}})["rates"]
+            tried = found.setdefault(key, {"rates": {}})["rates"]
             tried[rate] = {"accuracy": round(sum(each) / len(each), 4), "seeds": each, "sets": sets}
             tried[rate] |= {"diverged": True} if len(each) < len(GRID_SEEDS) else {}
-            found[name]["best"] = max(tried, key=lambda each: tried[each]["accuracy"])
+            found[key]["best"] = max(tried, key=lambda each: tried[each]["accuracy"])
             setup = {"training": read_settings(CONFIG), "domains": VALID, "tasks of each": VALID_TASKS}
             made = provenance() | {"command": "make grid"}
             data = {"methods": found, "setup": setup | {"seeds": GRID_SEEDS}, "made": made}
             write_json(ROOT / "results" / "grid.json", data)
-        print(f"{name} {rate}: {each}, {time.process_time() - began:.0f} s", flush=True)
+        print(f"{key} {rate}: {each}, {time.process_time() - began:.0f} s", flush=True)
 
 
 @dataclass(frozen=True)
@@ -227,10 +233,12 @@ def run(names: Sequence[str], amount: Amount, clock: Clock) -> None:
     frozen = FrozenFeatures(base.backbone, every_stage=True)
     for seed, name, block in product(amount.seeds, names, amount.blocks):
         row = ROWS[name]
+        if block not in row.blocks:
+            continue
         label = f"{name}@{block}" + (f"#{seed}" if row.trained else "")
         wanted = task_set if seed == amount.seeds[0] else first(task_set, amount.spread_tasks)
-        left = without(wanted, kept().columns.get(label, {}))
-        if block not in row.blocks or not any(left.tasks.values()) or clock.over():
+        left = without(wanted, kept_at(label, rate_of(name, block) if row.trained else None))
+        if not any(left.tasks.values()) or clock.over():
             continue
         began = time.process_time()
         learner, own = made(name, block, seed, base)
@@ -253,7 +261,7 @@ def made(name: str, block: str, seed: int, base: TaskModel) -> tuple[Learner, di
     row = ROWS[name]
     if not row.trained:
         return create_learner(row.learner, base, block), {"learner": f"theta {base.backbone.digest()}"}
-    rate = rate_of(name)
+    rate = rate_of(name, block)
     model = load_task_model(trained(name, block, seed, rate)[0])
     how = {"changes": list(row.changes), "rate": rate}
     learner = create_learner(row.learner, model)
@@ -298,7 +306,7 @@ def forget(label: str, identity: str) -> bool:
     """
     path = ROOT / "results" / "comparison.json"
     with alone():
-        data = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"setup": {}}
+        data = _held()
         if data["setup"].get("learner", {}).get(label, identity) == identity:
             return False
         for part in (data["scores"], data["setup"]["learner"], data["setup"]["trained"]):
@@ -309,8 +317,18 @@ def forget(label: str, identity: str) -> bool:
 
 def kept() -> Scores:
     """Everything that is kept."""
+    return Scores.from_json(_held()["scores"])
+
+
+def kept_at(label: str, rate: str | None) -> Mapping[str, Column]:
+    """What is kept of a label; nothing, if it was trained at another rate."""
+    known = _held()["setup"].get("trained", {}).get(label, {}).get("rate")
+    return kept().columns.get(label, {}) if known == rate else {}
+
+
+def _held() -> dict[str, Any]:
     path = ROOT / "results" / "comparison.json"
-    return Scores.from_json(json.loads(path.read_text(encoding="utf-8"))["scores"] if path.exists() else {})
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {"setup": {}, "scores": {}}
 
 
 class Clock:
@@ -329,9 +347,10 @@ def status() -> None:
     scores, tried = kept(), rates()
     for name, row in ROWS.items():
         parts = []
-        if row.trained and not row.rate:
-            parts.append(f"{len(tried.get(name, {}).get('rates', {}))} of {len(RATES)} rates")
         for block in row.blocks:
+            if row.trained and not row.rate:
+                count = len(tried.get(grid_key(name, block), {}).get("rates", {}))
+                parts.append(f"{count} of {len(RATES)} rates")
             labels = [label for label in scores.columns if label.partition("#")[0] == f"{name}@{block}"]
             counts = sorted({len(scores.tasks(label, TESTED[0])) for label in labels}, reverse=True)
             models = f"{len(labels)} seeds of " if row.trained else ""
@@ -357,13 +376,14 @@ def main() -> None:
     remember_pixels()
     clock, rows = Clock(o.minutes), o.rows or list(ROWS)
     if o.command == "grid":
-        grid(rows, clock)
+        grid(rows, o.blocks.split(","), clock)
     elif o.command == "run":
         seeds = [int(seed) for seed in o.seeds.split(",")]
         run(rows, Amount(o.blocks.split(","), seeds, o.tasks, min(o.tasks, o.spread_tasks)), clock)
     elif o.command == "train":
         for name in o.rows:
-            print(trained(name, ROWS[name].blocks[0], int(o.seeds.partition(",")[0]), rate_of(name))[0])
+            block = ROWS[name].blocks[0]
+            print(trained(name, block, int(o.seeds.partition(",")[0]), rate_of(name, block))[0])
     else:
         status()
 
