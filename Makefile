@@ -235,14 +235,14 @@ SPLIT_CIFAR = $(BIN)/cnaps experiment continual --benchmark split-cifar100 --dat
 continual: continual-networks continual-cnaps
 	$(TAKE_IN) out/continual-cifar100/continual.json continual-cifar100
 continual-networks: $(CIFAR)/collection/collection.json
-	$(SPLIT_CIFAR) --shots all --runs $(CONTINUAL_RUNS) --methods si,ewc,rwalk,finetune,joint
+	$(SPLIT_CIFAR) --shots all --runs $(CONTINUAL_RUNS) --methods si,ewc,rwalk,finetune
 	$(SPLIT_CIFAR) --shots all --runs $(VCL_RUNS) --methods vcl
 continual-cnaps: $(CIFAR)/collection/collection.json grid
 	model=$$($(COMPARISON) train cnaps-no-ar) && \
 	$(SPLIT_CIFAR) --model $$model --shots 1,5,10,25,all --runs $(CONTINUAL_RUNS) --methods cnaps-fixed,cnaps-paper
 
 # Accuracy against shots, ways and imbalance, and against time, for the default model at 96 pixels.
-SHOTS_LEARNERS ?= cnaps,logreg,logreg@last,finetune-tuned
+SHOTS_LEARNERS ?= cnaps,logreg,logreg@last,logreg-balanced,logreg-balanced@last,finetune-tuned
 AXES ?= shots,ways,imbalance
 shots: collections
 	$(BIN)/cnaps experiment shots $(addprefix collections/,$(TESTED) cifar100) --model cnaps-lite0 --tasks 25 --size 96 \

@@ -26,7 +26,7 @@ from cnaps.maths.left_out import left_out_logits
 from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.checkpoints import load_model
 from cnaps.nn.heads import RidgeHead
-from cnaps.paper.learners.logreg import _solve
+from cnaps.paper.learners.logreg import solve
 
 GROUPS = [16, 24, 40, 80, 112, 192, 1280]
 
@@ -99,7 +99,7 @@ def ridge_accuracy(head: RidgeHead, x: Tensor, t: dict) -> float:
 
 def logistic_accuracy(x: Tensor, t: dict, strength: float) -> float:
     n, labels = t["context"], t["labels"]
-    weight, bias = _solve(x[:n], labels[:n], strength)
+    weight, bias = solve(x[:n], labels[:n], strength)
     return ((x[n:] @ weight.T + bias).argmax(1) == labels[n:]).double().mean().item()
 
 

@@ -288,8 +288,10 @@ def take_in(data: dict[str, Any], name: str) -> None:
                     f"{path} {error}: it is another experiment; remove that file to begin anew"
                 ) from None
             scores = Scores.from_json(held["scores"]).joined(Scores.from_json(data["scores"]))
-            axes = {key: {**held[key], **data[key]} for key in ("points", "used") if key in held}  # of sizes
-            data = {**data, **axes, "setup": held["setup"], "scores": scores.to_json()}
+            both = {key: {**held[key], **data[key]} for key in ("points", "used") if key in held}  # axes of sizes
+            if "learners" in held:
+                both["learners"] = list(dict.fromkeys([*held["learners"], *data["learners"]]))
+            data = {**data, **both, "setup": held["setup"], "scores": scores.to_json()}
     write_text(path, json.dumps(data, separators=(",", ":")) + "\n")
 
 

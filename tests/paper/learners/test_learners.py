@@ -37,7 +37,7 @@ from cnaps.paper.learners.gradient import (
     film_layers,
     residual_adapters,
 )
-from cnaps.paper.learners.logreg import LogisticRegressionProbe
+from cnaps.paper.learners.logreg import BalancedProbe, LogisticRegressionProbe
 from cnaps.paper.learners.maml import Maml, ProtoMaml
 from cnaps.paper.learners.prototypes import MatchingNet, ProtoNet, TrainedProtoNet
 from cnaps.paper.learners.tadam import Tadam
@@ -164,13 +164,22 @@ def test_matching_sums_attention_over_the_examples_of_a_class(backbone: Backbone
     assert torch.allclose(logits.exp(), torch.tensor([[a + b, c]]) / (a + b + c), atol=1e-5)
 
 
-def test_the_linear_probe_solves_what_scikit_learn_solves(backbone: Backbone, tasks: list[Task]) -> None:
+@pytest.mark.parametrize(
+    ("probe", "weights"), [(LogisticRegressionProbe, None), (BalancedProbe, "balanced")], ids=["plain", "balanced"]
+)
+def test_the_linear_probe_solves_what_scikit_learn_solves(
+    probe: type[LogisticRegressionProbe], weights: Any, backbone: Backbone, tasks: list[Task]
+) -> None:
     from sklearn.linear_model import LogisticRegression
 
     frozen, task = FrozenFeatures(backbone), tasks[0]
-    context, targets = frozen(task.context_images), frozen(task.target_images)
-    ours = LogisticRegressionProbe(frozen, 100.0).fit(context, task.context_labels)(targets).softmax(1)
-    theirs = LogisticRegression(C=100.0, max_iter=5000, tol=1e-8).fit(context.numpy(), task.context_labels.numpy())
+    own = torch.ones(len(task.context_labels), dtype=torch.bool)
+    own[torch.nonzero(task.context_labels == 0).flatten()[1:]] = False  # one class has a single example
+    context, labels = frozen(task.context_images[own]), task.context_labels[own]
+    targets = frozen(task.target_images)
+    ours = probe(frozen, 100.0).fit(context, labels)(targets).softmax(1)
+    solver = LogisticRegression(C=100.0, max_iter=5000, tol=1e-8, class_weight=weights)
+    theirs = solver.fit(context.numpy(), labels.numpy())
     assert torch.allclose(ours, torch.tensor(theirs.predict_proba(targets.numpy())).float(), atol=0.01)
 
 

@@ -28,7 +28,7 @@ from cnaps.paper.learners.gradient import (
     film_layers,
     residual_adapters,
 )
-from cnaps.paper.learners.logreg import LogisticRegressionProbe
+from cnaps.paper.learners.logreg import BalancedProbe, LogisticRegressionProbe
 from cnaps.paper.learners.maml import Maml, ProtoMaml
 from cnaps.paper.learners.prototypes import MatchingNet, ProtoNet, TrainedMatchingNet, TrainedProtoNet
 from cnaps.paper.learners.tadam import Tadam
@@ -92,6 +92,7 @@ _ENTRIES = (
     _frozen("protonet", "distance to class means of frozen features", ProtoNet),
     _frozen("matchingnet", "attention over the context by frozen features", MatchingNet),
     _frozen("logreg", "logistic regression on frozen features", LogisticRegressionProbe),
+    _frozen("logreg-balanced", "the same with every class counting alike", BalancedProbe),
     Entry("protonet-trained", "distance to class means of trained features", model=TrainedProtoNet),
     Entry("matchingnet-trained", "attention over the context by trained features", model=TrainedMatchingNet),
     _gradient(

@@ -14,6 +14,7 @@ class LogisticRegressionProbe(FeatureLearner):
     """Multinomial logistic regression; `strength` is scikit-learn's C, chosen on validation tasks."""
 
     name = "logreg"
+    balanced = False
 
     def __init__(self, frozen: FrozenFeatures, strength: float = 1000.0) -> None:
         super().__init__(frozen)
@@ -21,13 +22,22 @@ class LogisticRegressionProbe(FeatureLearner):
 
     def fit(self, features: Tensor, labels: Tensor) -> Predictor:
         """Solve the convex problem in the span of the context, which holds the solution."""
-        weight, bias = _solve(features, labels, self.strength)
+        weight, bias = solve(features, labels, self.strength, balanced=self.balanced)
         return Predictor(lambda x: x @ weight.T + bias, weight.numel() + bias.numel())
 
 
+class BalancedProbe(LogisticRegressionProbe):
+    """The same with every class counting alike, however many examples it has: scikit-learn's class_weight."""
+
+    name = "logreg-balanced"
+    balanced = True
+
+
 @torch.enable_grad()
-def _solve(features: Tensor, labels: Tensor, strength: float) -> tuple[Tensor, Tensor]:
+def solve(features: Tensor, labels: Tensor, strength: float, *, balanced: bool = False) -> tuple[Tensor, Tensor]:
+    """Weight (C, d) and bias (C,) of the regression."""
     ways, count = int(labels.max()) + 1, len(labels)
+    shares = count / (ways * labels.bincount(minlength=ways).double()) if balanced else None
     centre = features.double().mean(0)  # the bias takes it up; without it the problem is far better conditioned
     centred = features.double() - centre
     basis = torch.linalg.qr(centred.T).Q  # (d, r): weights outside of this span would only cost
@@ -38,7 +48,7 @@ def _solve(features: Tensor, labels: Tensor, strength: float) -> tuple[Tensor, T
 
     def objective() -> Tensor:
         optimiser.zero_grad()
-        loss = F.cross_entropy(x @ w.T + b, labels) + w.square().sum() / (2 * strength * count)
+        loss = F.cross_entropy(x @ w.T + b, labels, shares) + w.square().sum() / (2 * strength * count)
         loss.backward()
         return loss
 
