@@ -23,6 +23,7 @@ from cnaps.errors import DataError, InputError
 from cnaps.files import write_json
 from cnaps.paper.continual import METHODS, NETWORKS, ContinualLearner, create_continual
 from cnaps.paper.continual.adapting import AdaptingLearner
+from cnaps.paper.continual.base import BATCH
 from cnaps.paper.experiments.reporting import Report, Table, new_figure, style
 from cnaps.paper.experiments.scores import ScoreBook
 from cnaps.progress import progress_bar
@@ -44,7 +45,7 @@ class Benchmark:
     ordered: bool
     size: int
     grey: bool = False
-    batch: int = 256
+    batch: int = BATCH
     strengths: Mapping[str, float] = field(default_factory=dict)  # of methods that hold weights, if not their own
 
 
@@ -144,7 +145,7 @@ def run_continual(
     }
     if any(method in NETWORKS for method in methods):
         setup["networks"] = {"iterations a step": trials.iterations}
-        if benchmark.batch != Benchmark.batch:
+        if benchmark.batch != BATCH:
             setup["networks"] |= {"images a batch": benchmark.batch, **benchmark.strengths}
     if model is not None:
         setup["model"] = {"fingerprint": model.fingerprint(), "image size": model.image_size}

@@ -30,7 +30,7 @@ WAYS, SHOTS, MEAN, TARGETS = 5, 5, 10, 10  # of the axes that do not vary; MEAN:
 TITLES = {
     "shots": f"images a class ({WAYS} ways)",
     "ways": f"classes ({SHOTS} images each)",
-    "imbalance": f"largest class for the smallest (10 ways, {MEAN} images a class on average)",
+    "imbalance": f"largest class / smallest (10 ways, {10 * MEAN} images)",
 }
 
 
