@@ -236,7 +236,7 @@ continual: continual-networks continual-cnaps
 	$(TAKE_IN) out/continual-cifar100/continual.json continual-cifar100
 continual-networks: $(CIFAR)/collection/collection.json
 	$(SPLIT_CIFAR) --shots all --runs $(CONTINUAL_RUNS) --methods si,ewc,rwalk,finetune
-	$(SPLIT_CIFAR) --shots all --runs $(VCL_RUNS) --methods vcl
+	$(SPLIT_CIFAR) --shots all --runs $(VCL_RUNS) --methods vcl,vcl-tempered
 continual-cnaps: $(CIFAR)/collection/collection.json grid
 	model=$$($(COMPARISON) train cnaps-no-ar) && \
 	$(SPLIT_CIFAR) --model $$model --shots 1,5,10,25,all --runs $(CONTINUAL_RUNS) --methods cnaps-fixed,cnaps-paper

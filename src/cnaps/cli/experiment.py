@@ -229,7 +229,7 @@ def continual(
         str,
         typer.Option(
             help="With commas: cnaps-fixed (FiLM of the first step stays), cnaps-paper (FiLM is made anew), and "
-            "networks that train: si, ewc, vcl, vcl-coreset, rwalk, finetune, joint."
+            "networks that train: si, ewc, vcl, vcl-coreset, vcl-tempered, rwalk, finetune, joint."
         ),
     ] = "cnaps-fixed,cnaps-paper",
     model: Annotated[str, typer.Option(help="A model's folder or name, for cnaps methods.")] = "cnaps-lite0",

@@ -165,9 +165,10 @@ def test_every_class_so_far_has_the_same_say_in_the_loss_of_riemannian_walk(digi
     torch.testing.assert_close(found, now / 3 + before * 2 / 3)
 
 
-def test_the_pull_of_gaussian_weights_is_the_gradient_of_the_divergence_from_their_prior():
+@pytest.mark.parametrize("strength", [1.0, 0.25])
+def test_the_pull_of_gaussian_weights_is_the_gradient_of_a_share_of_the_divergence_from_their_prior(strength):
     torch.manual_seed(0)
-    learner = tiny(Vcl)
+    learner = tiny(Vcl, strength=strength)
     learner.examples = 7
     layer = learner.layers[0]
     with torch.no_grad():
@@ -181,7 +182,7 @@ def test_the_pull_of_gaussian_weights_is_the_gradient_of_the_divergence_from_the
         ).sum()
         for (mean, log), (old, old_log) in zip(layer.posterior(), layer.prior, strict=True)
     ]
-    expected = torch.autograd.grad(torch.stack(divergences).sum() / 7, learner.parameters)
+    expected = torch.autograd.grad(strength * torch.stack(divergences).sum() / 7, learner.parameters)
     for found, gradient in zip(learner.pull(), expected, strict=True):
         torch.testing.assert_close(found, gradient)
 
