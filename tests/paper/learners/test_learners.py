@@ -80,7 +80,10 @@ def test_features_that_no_task_changes_give_the_same_classifier(
     assert torch.allclose(given(learner.frozen(asked)), wanted, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["cnaps", "cnaps-no-ar", "tadam-style", "fomaml"])
+CHANGED = ["cnaps", "cnaps-no-ar", "tadam-style", "fomaml", "proto-maml", "residual-adapters-trained"]
+
+
+@pytest.mark.parametrize("name", CHANGED)
 def test_a_network_that_tasks_change_has_no_fixed_features(name: str, backbone: Backbone) -> None:
     entry = find_learner(name)
     assert fixed(entry.model(ModelConfig(backbone=SMALL_BACKBONE, **entry.config), backbone), name) is None

@@ -12,7 +12,6 @@ from cnaps.nn.model import CNAPs
 from cnaps.nn.task_model import TaskModel
 from cnaps.paper.learners.base import FeatureLearner, Predictor, count_numbers
 from cnaps.paper.learners.embedding import EmbeddingModel
-from cnaps.paper.learners.tadam import Tadam
 
 
 class FixedFeatures:
@@ -57,7 +56,7 @@ class FixedLearner(FeatureLearner):
 
 def fixed(model: TaskModel, name: str) -> FixedLearner | None:
     """The model as a method on features that stay, where no task changes its network; else None."""
-    if isinstance(model, EmbeddingModel) and not isinstance(model, Tadam):
+    if isinstance(model, EmbeddingModel) and type(model).adapt is EmbeddingModel.adapt:
         return FixedLearner(model, name)
     if isinstance(model, CNAPs) and model.adaptation is None:
         return FixedLearner(model, name)
