@@ -288,7 +288,8 @@ def take_in(data: dict[str, Any], name: str) -> None:
                     f"{path} {error}: it is another experiment; remove that file to begin anew"
                 ) from None
             scores = Scores.from_json(held["scores"]).joined(Scores.from_json(data["scores"]))
-            both = {key: {**held[key], **data[key]} for key in ("points", "used") if key in held}  # axes of sizes
+            axes = [key for key in ("points", "used") if key in held]  # of sizes
+            both: dict[str, Any] = {key: {**held[key], **data[key]} for key in axes}
             if "learners" in held:
                 both["learners"] = list(dict.fromkeys([*held["learners"], *data["learners"]]))
             data = {**data, **both, "setup": held["setup"], "scores": scores.to_json()}

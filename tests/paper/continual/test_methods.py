@@ -88,6 +88,7 @@ def test_the_pull_is_the_gradient_of_the_quadratic_penalty():
 def test_a_benchmark_may_ask_for_another_strength_and_smaller_batches():
     given = training_of(Benchmark(2, True, 28, grey=True, batch=8, strengths={"si": 0.5}), "si", 3)
     learner = create_continual("si", 4, model=None, size=28, grey=True, seed=0, **given)
+    assert isinstance(learner, SynapticIntelligence)
     assert (learner.strength, learner.batch, learner.iterations) == (0.5, 8, 3)
     assert "strength" not in training_of(Benchmark(2, True, 28, strengths={"si": 0.5}), "finetune", 3)
 
