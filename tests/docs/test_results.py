@@ -107,10 +107,12 @@ def test_a_further_axis_joins_those_that_are_kept(
 ) -> None:
     monkeypatch.setattr(tool, "ROOT", tmp_path)
     (tmp_path / "results").mkdir()
-    for seed, axis in enumerate(("shots", "ways")):
-        tool.take_in({**one_more(seed), "points": {axis: [1]}, "used": {axis: {"mnist": 1}}}, "sizes")
+    for seed, (axis, who) in enumerate((("shots", "cnaps"), ("ways", "logreg"))):
+        about = {"points": {axis: [1]}, "used": {axis: {"mnist": 1}}, "learners": [who]}
+        tool.take_in({**one_more(seed), **about}, "sizes")
     kept = json.loads((tmp_path / "results" / "sizes.json").read_text(encoding="utf-8"))
     assert list(kept["points"]) == list(kept["used"]) == ["shots", "ways"]
+    assert kept["learners"] == ["cnaps", "logreg"]
 
 
 def test_scores_of_a_model_with_other_weights_are_dropped_and_not_mixed(
@@ -127,6 +129,8 @@ def test_scores_of_a_model_with_other_weights_are_dropped_and_not_mixed(
     for seed in (0, 1):
         results.take_in(one_more(seed), "comparison")
     assert not comparison.forget("cnaps@all#0", "f")
+    assert list(comparison.kept_at("cnaps@all#0", "1e-3")) == ["mnist"]
+    assert not comparison.kept_at("cnaps@all#0", "3e-4"), "a training at another rate is another one"
     assert comparison.forget("cnaps@all#0", "other weights")
     assert list(comparison.kept().columns) == ["cnaps@all#1"]
     results.take_in(one_more(0, learner={"cnaps@all#0": "other weights"}), "comparison")
