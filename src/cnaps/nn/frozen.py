@@ -25,14 +25,18 @@ class FrozenFeatures:
         self.size = sum(self.groups)
         self._pools, self._modules = backbone.pools[1:], backbone.ready(learn=False)
 
-    @torch.no_grad()
     def __call__(self, pixels: Tensor) -> Tensor:
         """(N, 3, S, S) -> (N, d)."""
+        return unit_features(self.raw(pixels), self.groups)
+
+    @torch.no_grad()
+    def raw(self, pixels: Tensor) -> Tensor:
+        """(N, 3, S, S) -> (N, d), of whatever length."""
         parts = [
             staged_features(self._modules, self._pools, self.normalisation(part), every_stage=self.every_stage)
             for part in pixels.split(CHUNK)
         ]
-        return unit_features(torch.cat(parts), self.groups)
+        return torch.cat(parts)
 
     def narrow(self, every: Tensor) -> Tensor:
         """Of features of every stage (N, D), those that this gives (N, d)."""

@@ -160,6 +160,7 @@ class Memory:
     checkpoint: bool = False  # recompute activations in the backward pass
     chunk_size: int | None = None  # images run at once
     precision: Literal["no", "bf16"] = "no"  # mixed precision, for GPUs
+    features: bool = False  # where only a head is trained: keep the features of every image that was drawn
 
 
 @settings
@@ -203,6 +204,7 @@ class Init:
     # Start with this R, and a layer before it that gives the same FiLM: larger than the published 0.001, tasks are
     # told apart sooner. loss.penalty, which draws R to zero, should then be 0.
     regulariser: Positive | None = None
+    head: str | None = None  # a model folder whose head is taken, such as one that was trained on fixed features
     freeze: tuple[str, ...] = ()  # parts of phi that stay as they are: lora, head, set_encoder, adaptation
 
 

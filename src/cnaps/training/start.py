@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 from cnaps.errors import InputError
-from cnaps.nn.checkpoints import load_backbone, load_task_model
+from cnaps.nn.checkpoints import load_backbone, load_task_model, load_weights
 from cnaps.nn.config import ModelConfig
 from cnaps.nn.task_model import TaskModel, find_recipe
 from cnaps.training.config import PretrainConfig, TrainConfig
 from cnaps.training.distributed import World
 from cnaps.training.engine import Job, NonFiniteError, State, fit
-from cnaps.training.episodic import EpisodicJob
+from cnaps.training.fixed import make_job
 from cnaps.training.pretraining import PretrainingJob
 from cnaps.training.run import RunFolder, check_environment, environment, latest_checkpoint
 from cnaps.training.settings import build
@@ -29,7 +29,7 @@ Outcome = tuple[State, int | None]  # where a run stands, and the signal that en
 def train(config: TrainConfig, folder: str | Path, *, resume: bool = False, device: str = "auto") -> Outcome:
     """Meta-train in a run folder; what ``cnaps train`` calls."""
     world = World(device=device, precision=config.memory.precision)
-    return _run(config, Path(folder), world, lambda: EpisodicJob(build_model(config), config, world), resume)
+    return _run(config, Path(folder), world, lambda: make_job(build_model(config), config, world), resume)
 
 
 def pretrain(config: PretrainConfig, folder: str | Path, *, resume: bool = False, device: str = "auto") -> Outcome:
@@ -46,6 +46,8 @@ def build_model(config: TrainConfig) -> TaskModel:
     if config.init.regulariser is not None and adaptation is not None:
         for generator in adaptation.generators:
             generator.set_regulariser(config.init.regulariser)
+    if config.init.head:
+        load_weights(model.head, load_task_model(config.init.head).head.state_dict(), config.init.head)
     for name in config.init.freeze:
         part = getattr(model, name, None)
         if not isinstance(part, nn.Module) or part is model.backbone:
