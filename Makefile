@@ -254,18 +254,28 @@ speed: collections
 	$(TAKE_IN) out/speed/speed.json
 
 # The paper's own model from start to finish: theta, phi in three variants, jointly and in two stages, on ILSVRC alone and on
-# all data sets. BUDGET=small takes hours of a CPU, BUDGET=full the paper's numbers and a GPU.
+# all data sets. BUDGET=full has the paper's numbers and needs a GPU. BUDGET=small takes some hours of a CPU: theta learns on
+# small images first, the head on features of the frozen theta, as many tasks as in the paper, and FiLM on a few small ones.
 BUDGET ?= small
-EPOCHS_small := 40
-TRAIN_small := 2000
-TEST_small := 100
-EPOCHS_full := 125
-TRAIN_full := 110000
-TEST_full := 600
+SMALL := $(filter small,$(BUDGET))
 PAPER := runs/paper/collections
 WORDNET ?= ../shared/reference
-PAPER_RUN = $(call start,train,runs/paper/$(1),configs/paper.toml,--set tasks.total=$(TRAIN_$(BUDGET)) \
-  --set validation.every=$$(( $(TRAIN_$(BUDGET)) / 5 )) --set validation.tasks_per_set=20 $(2))
+OF_SMALL_IMAGES := --set image_size=40 --set epochs=12 --set batch=64 --set learning_rate=0.05 --set drop_every=8 --set validate_every=3
+THETA_small := --set init=runs/paper/theta-small-images/best --set epochs=2 --set batch=64 --set learning_rate=0.02 --set drop_every=1
+THETA_full := --set validate_every=5
+PHI_small := --set tasks.total=300 --set tasks.per_step=2 --set tasks.max_ways=10 --set tasks.max_context=30 \
+  --set tasks.max_targets_per_class=2 --set validation.every=150 --set validation.tasks_per_set=5 \
+  --set validation.max_ways=10 --set validation.max_context=50 --set optimiser.schedule.kind=cosine --set init.regulariser=0.1
+PHI_full := --set validation.every=22000 --set validation.tasks_per_set=20
+TAUGHT_small = --set init.head=runs/paper/$(1)/best
+HEAD_small := --set memory.features=true --set validation.every=22000 --set validation.tasks_per_set=20
+HEAD_full := $(PHI_full)
+TEST_small := --tasks 10 --max-ways 10 --max-context 50
+TEST_full := --tasks 600
+PAPER_RUN = $(call start,train,runs/paper/$(1),configs/paper.toml,$(2))
+NO_FILM := --set model.adaptation=none --set model.embedding_size=0
+WARM_small := 150
+WARM_full := 55000
 PREPARE_PAPER = $(BIN)/cnaps data prepare --size 84
 ONLY := --set 'data.train=["$(PAPER)/ilsvrc_2012"]' --set 'data.valid=["$(PAPER)/ilsvrc_2012"]'
 
@@ -282,18 +292,22 @@ paper-collections: $(READY)
 	$(PREPARE_PAPER) dtd $(DATASETS)/dtd.tar $(PAPER)/dtd --splits test
 
 paper: paper-collections
-	$(call start,pretrain,runs/paper/theta,configs/paper-theta.toml,--set epochs=$(EPOCHS_$(BUDGET)) \
-	  --set drop_every=$$(( $(EPOCHS_$(BUDGET)) / 5 )) --set validate_every=5)
-	$(call PAPER_RUN,film+ar)
-	$(call PAPER_RUN,film,--set model.adaptation=film)
-	$(call PAPER_RUN,none,--set model.adaptation=none --set model.embedding_size=0)
-	$(call PAPER_RUN,ilsvrc-only,$(ONLY))
-	$(call PAPER_RUN,joint,--set init.backbone=random --set theta.mode=joint)
+	$(if $(SMALL),$(call start,pretrain,runs/paper/theta-small-images,configs/paper-theta.toml,$(OF_SMALL_IMAGES)))
+	$(call start,pretrain,runs/paper/theta,configs/paper-theta.toml,$(THETA_$(BUDGET)))
+	$(call PAPER_RUN,none,$(NO_FILM) $(HEAD_$(BUDGET)))
+	$(call PAPER_RUN,film+ar,$(PHI_$(BUDGET)) $(call TAUGHT_$(BUDGET),none))
+	$(call PAPER_RUN,film,--set model.adaptation=film $(PHI_$(BUDGET)) $(call TAUGHT_$(BUDGET),none))
+	$(if $(SMALL),$(call PAPER_RUN,two-stage,$(PHI_small)))
+	$(if $(SMALL),$(call PAPER_RUN,ilsvrc-only-none,$(ONLY) $(NO_FILM) $(HEAD_small)))
+	$(call PAPER_RUN,ilsvrc-only,$(ONLY) $(PHI_$(BUDGET)) $(call TAUGHT_$(BUDGET),ilsvrc-only-none))
+	$(call PAPER_RUN,joint,--set init.backbone=random --set theta.mode=joint $(PHI_$(BUDGET)))
 	$(call PAPER_RUN,warm-start,--set init.backbone=random --set theta.mode=warm-start \
-	  --set theta.warm_start_tasks=$$(( $(TRAIN_$(BUDGET)) / 2 )))
+	  --set theta.warm_start_tasks=$(WARM_$(BUDGET)) $(PHI_$(BUDGET)))
 	$(BIN)/cnaps evaluate $(addprefix $(PAPER)/,$(filter-out tiny_imagenet,$(TESTED))) --model runs/paper/film+ar/best \
-	  --unseen $(UNSEEN) --published --tasks $(TEST_$(BUDGET)) --name paper --title "The paper's own model" --out out/paper \
-	  --learners cnaps=runs/paper/film+ar/best,cnaps-no-ar=runs/paper/film/best,cnaps-no-film=runs/paper/none/best,cnaps@ilsvrc-only=runs/paper/ilsvrc-only/best,cnaps@joint=runs/paper/joint/best,cnaps@warm-start=runs/paper/warm-start/best,logreg,protonet
+	  --unseen $(UNSEEN) --published $(TEST_$(BUDGET)) --name paper --title "The paper's own model" --out out/paper \
+	  --learners cnaps=runs/paper/film+ar/best,cnaps-no-ar=runs/paper/film/best,cnaps-no-film=runs/paper/none/best,cnaps@ilsvrc-only=runs/paper/ilsvrc-only/best,$(if $(SMALL),cnaps@two-stage=runs/paper/two-stage/best$(comma))cnaps@joint=runs/paper/joint/best,cnaps@warm-start=runs/paper/warm-start/best,logreg,protonet
+	$(BIN)/python tools/paper_runs.py out/paper/paper.json $(addprefix runs/paper/,$(if $(SMALL),theta-small-images) theta none \
+	  film+ar film $(if $(SMALL),two-stage ilsvrc-only-none) ilsvrc-only joint warm-start)
 	$(TAKE_IN) out/paper/paper.json
 
 # In this order, so that what others need comes first; MINUTES ends it in time (a training or an evaluation that was cut off

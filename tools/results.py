@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from paper_runs import paper_report
 
 from cnaps.files import write_text
 from cnaps.paper.experiments.active import active_report
@@ -110,7 +111,7 @@ KINDS: dict[str, Callable[[dict[str, Any]], Report]] = {
     "ladder": comparison_report,
     "joint": comparison_report,
     "adapters": comparison_report,
-    "paper": comparison_report,
+    "paper": paper_report,
     "sizes": sizes_report,
     "speed": speed_report,
     "design-space": design_space_report,

@@ -1,0 +1,92 @@
+"""Budgets and curves of the trainings behind `make paper`, beside the scores of its models.
+
+    python tools/paper_runs.py out/paper/paper.json runs/paper/theta runs/paper/film+ar ...
+
+adds them to the result's file, so that the page shows what each model was given and how it learned.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cnaps.files import write_text
+from cnaps.paper.experiments.comparison import comparison_report
+from cnaps.paper.experiments.reporting import Report, Table, new_figure, style
+
+POINTS = 40  # of a curve: each is the mean over as many steps
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """What a run was given, how long it took, and its curves."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    steps = [record for record in records if record["kind"] == "step"]
+    parts = np.array_split(np.arange(len(steps)), min(POINTS, len(steps)))
+    curves = {
+        "step": [steps[part[-1]]["step"] for part in parts],
+        **{
+            key: [round(float(np.mean([steps[i][key] for i in part])), 4) for part in parts]
+            for key in ("loss", "accuracy")
+        },
+    }
+    validations = [record for record in records if record["kind"] == "validation"]
+    return {
+        "budget": _budget(config, len(steps)),
+        "minutes": round(sum(record["seconds"] for record in records if "seconds" in record) / 60),
+        "curves": curves,
+        "validation": [[record["step"], round(record["accuracy"], 4)] for record in validations],
+    }
+
+
+def _budget(config: dict[str, Any], steps: int) -> dict[str, Any]:
+    if "epochs" in config:  # of theta
+        size, rate = config["image_size"], config["learning_rate"]
+        return {
+            "trained on": f"{config['epochs']} epochs of images of {size} pixels",
+            "steps": steps,
+            "rate": rate,
+        }
+    tasks, rate = config["tasks"], config["optimiser"]["learning_rate"]
+    largest = f"at most {tasks['max_ways']} ways and {tasks['max_context']} context images"
+    return {"trained on": f"{tasks['total']:,} tasks of {largest}", "steps": steps, "rate": rate}
+
+
+def paper_report(data: dict[str, Any]) -> Report:
+    """The comparison of the models, and beside it what each was given and how it learned."""
+    report = comparison_report(data)
+    table = Table("What each training was given", ["training", "trained on", "steps", "rate", "minutes of a core"])
+    figure = new_figure(11, 4)
+    losses, validations = figure.subplots(1, 2)
+    for i, (name, run) in enumerate(data["trainings"].items()):
+        table.rows.append([name, *run["budget"].values(), run["minutes"]])
+        curves, last = run["curves"], run["curves"]["step"][-1]
+        look = style(i) | {"markersize": 3}
+        losses.plot([step / last for step in curves["step"]], curves["loss"], label=name, **look)
+        if run["validation"]:
+            done, found = zip(*run["validation"], strict=True)
+            validations.plot([step / last for step in done], [100 * each for each in found], label=name, **look)
+    losses.set(title="loss in training", xlabel="share of the training", ylabel="cross-entropy")
+    validations.set(title="validation", xlabel="share of the training", ylabel="accuracy in percent")
+    for axis in (losses, validations):
+        axis.grid(alpha=0.3)
+    losses.legend(fontsize="x-small")
+    report.tables["trainings"], report.pictures["trainings"] = table, figure
+    return report
+
+
+def main(result: str, *runs: str) -> None:
+    """Add the trainings to a result's file."""
+    path = Path(result)
+    data = json.loads(path.read_text(encoding="utf-8"))
+    data["trainings"] = {Path(run).name: read_run(Path(run)) for run in runs}
+    data["made"]["command"] = "make paper"
+    write_text(path, json.dumps(data) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
