@@ -127,7 +127,7 @@ overlaps: $(READY)
 	$(BIN)/python tools/overlaps.py $(DATASETS) $(REFERENCE) configs/splits/published --published
 
 # Three parts of training; what ships lies between the second and the third (docs/default-model.md).
-PYTHON_ONE = OMP_NUM_THREADS=1 $(BIN)/python
+PYTHON_ONE = CNAPS_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python
 FEATURES = $(PYTHON_ONE) tools/cache_features.py
 VALID_FEATURES := --tasks 6 --max-context 100 --outside 3
 default-model: collections
