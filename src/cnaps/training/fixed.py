@@ -59,14 +59,14 @@ class FixedNetworkJob(EpisodicJob):
         indices: Iterable[int],
         size: Callable[[TaskDescription], int] | None = None,
     ) -> Iterator[Task]:
-        """Tasks whose images are features (N, d)."""
+        """Tasks whose images are features (N, d); nobody asks where these come from."""
         for index in indices:
             described = tasks.describe(index) if isinstance(tasks, Sampler) else tasks[index]
             collection = collections[described.collection]
             context, context_labels = flat_rows(described.context)
             targets, target_labels = flat_rows(described.targets)
             rows = [*context.tolist(), *targets.tolist()]
-            features, keys, n = self._features.of(collection, rows), collection.keys(rows), len(context)
+            features, n = self._features.of(collection, rows), len(context)
             yield Task(
                 context_images=features[:n],
                 context_labels=torch.from_numpy(context_labels),
@@ -75,8 +75,8 @@ class FixedNetworkJob(EpisodicJob):
                 class_names=[collection.classes[each] for each in described.classes],
                 collection=collection.name,
                 index=index,
-                context_keys=keys[:n],
-                target_keys=keys[n:],
+                context_keys=[],
+                target_keys=[],
             )
 
 
