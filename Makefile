@@ -174,7 +174,7 @@ TEST = $(COMPARISON) run --seeds $(SEEDS) --tasks $(TASKS) --spread-tasks $(SPRE
 TAKE_IN = $(BIN)/python tools/results.py
 FROZEN := logreg protonet matchingnet
 ONE_PASS := cnaps cnaps-no-film protonet-trained simple-cnaps cnaps-linear tadam-style cnaps-no-ar versa matchingnet-trained
-STEPPED := fomaml proto-maml
+STEPPED := fomaml proto-maml proto-maml-fixed-norms
 DESCENDED := film-gradient-tuned finetune-tuned finetune
 
 grid: published-collections

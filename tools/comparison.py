@@ -108,6 +108,7 @@ ROWS = {
     "residual-adapters-trained": Row("residual-adapters-trained", blocks=("all",)),
     "fomaml": Row("fomaml"),
     "proto-maml": Row("proto-maml"),
+    "proto-maml-fixed-norms": Row("proto-maml-fixed-norms"),
     "film-gradient-tuned": Row("film-gradient-tuned"),
     "finetune-tuned": Row("finetune-tuned"),
     "residual-adapters": Row("residual-adapters"),

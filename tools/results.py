@@ -157,7 +157,8 @@ class View:
 
 METHODS = (
     *("cnaps", "cnaps-no-ar", "cnaps-no-film", "simple-cnaps", "tadam-style", "protonet-trained"),
-    *("matchingnet-trained", "versa", "fomaml", "proto-maml", "residual-adapters-trained"),
+    *("matchingnet-trained", "versa", "fomaml", "proto-maml", "proto-maml-fixed-norms"),
+    "residual-adapters-trained",
     *(
         "logreg",
         "protonet",

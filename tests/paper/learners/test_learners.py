@@ -38,7 +38,7 @@ from cnaps.paper.learners.gradient import (
     residual_adapters,
 )
 from cnaps.paper.learners.logreg import BalancedProbe, LogisticRegressionProbe
-from cnaps.paper.learners.maml import Maml, ProtoMaml
+from cnaps.paper.learners.maml import FixedNormsProtoMaml, Maml, ProtoMaml
 from cnaps.paper.learners.prototypes import MatchingNet, ProtoNet, TrainedProtoNet
 from cnaps.paper.learners.tadam import Tadam
 from cnaps.paper.learners.versa import Versa
@@ -80,7 +80,8 @@ def test_features_that_no_task_changes_give_the_same_classifier(
     assert torch.allclose(given(learner.frozen(asked)), wanted, atol=1e-4)
 
 
-CHANGED = ["cnaps", "cnaps-no-ar", "tadam-style", "fomaml", "proto-maml", "residual-adapters-trained"]
+MAMLS = ("fomaml", "proto-maml", "proto-maml-fixed-norms")
+CHANGED = ["cnaps", "cnaps-no-ar", "tadam-style", *MAMLS, "residual-adapters-trained"]
 
 
 @pytest.mark.parametrize("name", CHANGED)
@@ -119,7 +120,7 @@ def test_a_trained_method_beats_chance_clearly_after_a_few_tasks(
     assert accuracy(create_learner(name, model), tasks) > 0.4  # chance is 0.2
     theta = {key: value for key, value in model.backbone.state_dict().items() if "num_batches" not in key}
     same = all(torch.equal(value, weights[key]) for key, value in theta.items())
-    assert same == (name not in ("fomaml", "proto-maml"))  # only their start is trained
+    assert same == (name not in MAMLS)  # only their start is trained
 
 
 @pytest.mark.parametrize("name", [entry.name for entry in list_learners()])
@@ -297,11 +298,10 @@ def test_the_labels_of_maml_follow_it_to_its_device(monkeypatch: pytest.MonkeyPa
 
 
 def test_proto_maml_without_steps_is_a_protonet(backbone: Backbone, tasks: list[Task]) -> None:
-    model = ProtoMaml(ModelConfig(backbone=SMALL_BACKBONE), backbone)
+    model = FixedNormsProtoMaml(ModelConfig(backbone=SMALL_BACKBONE), backbone)
     model.steps = model.more_steps = 0
-    model.context_norms = False
     task = tasks[0]
-    ours = create_learner("proto-maml", model).adapt(task.context_images, task.context_labels)
+    ours = create_learner("proto-maml-fixed-norms", model).adapt(task.context_images, task.context_labels)
     theirs = create_learner("protonet", model).adapt(task.context_images, task.context_labels)
     assert torch.allclose(ours(task.target_images).softmax(1), theirs(task.target_images).softmax(1), atol=1e-4)
 

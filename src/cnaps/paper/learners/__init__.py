@@ -29,7 +29,7 @@ from cnaps.paper.learners.gradient import (
     residual_adapters,
 )
 from cnaps.paper.learners.logreg import BalancedProbe, LogisticRegressionProbe
-from cnaps.paper.learners.maml import Maml, ProtoMaml
+from cnaps.paper.learners.maml import FixedNormsProtoMaml, Maml, ProtoMaml
 from cnaps.paper.learners.prototypes import MatchingNet, ProtoNet, TrainedMatchingNet, TrainedProtoNet
 from cnaps.paper.learners.tadam import Tadam
 from cnaps.paper.learners.versa import Versa
@@ -122,6 +122,12 @@ _ENTRIES = (
     Entry("fomaml", "first-order MAML, 10 clipped steps at 0.1, 5 more at test", model=Maml, theta=_THETA),
     Entry(
         "proto-maml", "MAML from prototypes, 1 clipped step at 0.02, 5 more at test", model=ProtoMaml, theta=_THETA
+    ),
+    Entry(
+        "proto-maml-fixed-norms",
+        "the same with stored norms instead of those of the context",
+        model=FixedNormsProtoMaml,
+        theta=_THETA,
     ),
     Entry("versa", "distributions over the classifier's weights", model=Versa),
     Entry("tadam-style", "FiLM from the mean class prototype, in the style of TADAM", model=Tadam),

@@ -121,3 +121,10 @@ class ProtoMaml(Maml):
 
     kind = "proto-maml"
     steps, more_steps, rate, prototypes = 1, 5, 0.02, True
+
+
+class FixedNormsProtoMaml(ProtoMaml):
+    """The same with the stored statistics of the norms, which a small context tells too little of."""
+
+    kind = "proto-maml-fixed-norms"
+    context_norms = False
