@@ -255,7 +255,7 @@ speed: collections
 
 # The paper's own model from start to finish: theta, phi in three variants, jointly and in two stages, on ILSVRC alone and on
 # all data sets. BUDGET=full has the paper's numbers and needs a GPU. BUDGET=small takes some hours of a CPU: theta learns on
-# small images first, the head by 40,000 tasks on features of the frozen theta, then FiLM and the head by a few small tasks.
+# small images first, the head by 40,000 tasks on features of the frozen theta, then FiLM for that head by 300 small tasks.
 BUDGET ?= small
 SMALL := $(filter small,$(BUDGET))
 PAPER := runs/paper/collections
@@ -267,7 +267,7 @@ PHI_small := --set tasks.total=300 --set tasks.per_step=2 --set tasks.max_ways=1
   --set tasks.max_targets_per_class=2 --set validation.every=150 --set validation.tasks_per_set=5 \
   --set validation.max_ways=10 --set validation.max_context=50 --set optimiser.schedule.kind=cosine
 PHI_full := --set validation.every=22000 --set validation.tasks_per_set=20
-TAUGHT_small = --set init.head=runs/paper/$(1)/best
+TAUGHT_small = --set init.head=runs/paper/$(1)/best --set 'init.freeze=["head"]' --set optimiser.learning_rate=1e-3
 HEAD_small := --set memory.features=true --set tasks.total=40000 --set tasks.per_step=8 --set optimiser.schedule.kind=cosine \
   --set validation.every=8000 --set validation.tasks_per_set=20
 HEAD_full := $(PHI_full)
