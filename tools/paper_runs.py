@@ -59,11 +59,16 @@ def _budget(config: dict[str, Any], steps: int) -> dict[str, Any]:
 def paper_report(data: dict[str, Any]) -> Report:
     """The comparison of the models, and beside it what each was given and how it learned."""
     report = comparison_report(data)
-    table = Table("What each training was given", ["training", "trained on", "steps", "rate", "minutes of a core"])
+    table = Table(
+        "What each training was given, and its best accuracy in validation (%)",
+        ["training", "trained on", "steps", "rate", "best validation", "minutes of a core"],
+    )
     figure = new_figure(11, 4)
     losses, validations = figure.subplots(1, 2)
     for i, (name, run) in enumerate(data["trainings"].items()):
-        table.rows.append([name, *run["budget"].values(), run["minutes"]])
+        best = max((found for _, found in run["validation"]), default=None)
+        shown = "" if best is None else f"{100 * best:.1f}"
+        table.rows.append([name, *run["budget"].values(), shown, run["minutes"]])
         curves, last = run["curves"], run["curves"]["step"][-1]
         look = style(i) | {"markersize": 3}
         losses.plot([step / last for step in curves["step"]], curves["loss"], label=name, **look)

@@ -28,7 +28,9 @@ def tool() -> ModuleType:
     assert found.loader is not None
     module = importlib.util.module_from_spec(found)
     sys.modules[found.name] = module  # dataclasses look their module up
-    found.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "tools"))
+        found.loader.exec_module(module)
     return module
 
 
@@ -210,6 +212,28 @@ def test_cheap_rows_are_found_again_from_the_data(
         wanted = Scores.from_json(stored["scores"]).tasks(learner, name)
         # other processors round otherwise, which may turn an image or two
         assert found.tasks(learner, name) == pytest.approx({i: wanted[i] for i in range(8)}, abs=0.05), learner
+
+
+def test_a_training_is_stored_with_its_budget_and_its_curves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import paper_runs
+
+    tasks = {"total": 200, "max_ways": 10, "max_context": 30}
+    (tmp_path / "config.json").write_text(json.dumps({"tasks": tasks, "optimiser": {"learning_rate": 1e-3}}))
+    steps = [
+        {"kind": "step", "step": i + 1, "loss": float(i % 2), "accuracy": 0.5, "seconds": 1.2} for i in range(100)
+    ]
+    valid = {"kind": "validation", "step": 100, "accuracy": 0.25, "sets": {}, "seconds": 60}
+    (tmp_path / "metrics.jsonl").write_text("\n".join(json.dumps(record) for record in [*steps, valid]))
+    run = paper_runs.read_run(tmp_path)
+    assert run["budget"]["trained on"] == "200 tasks of at most 10 ways and 30 context images"
+    assert run["budget"]["steps"] == 100
+    assert run["minutes"] == 3
+    assert run["validation"] == [[100, 0.25]]
+    assert len(run["curves"]["step"]) == len(run["curves"]["loss"]) == paper_runs.POINTS
+    assert run["curves"]["step"][-1] == 100
 
 
 MAKEFILE = """
