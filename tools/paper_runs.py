@@ -63,23 +63,26 @@ def paper_report(data: dict[str, Any]) -> Report:
         "What each training was given, and its best accuracy in validation (%)",
         ["training", "trained on", "steps", "rate", "best validation", "minutes of a core"],
     )
-    figure = new_figure(11, 4)
-    losses, validations = figure.subplots(1, 2)
-    for i, (name, run) in enumerate(data["trainings"].items()):
+    for name, run in data["trainings"].items():
         best = max((found for _, found in run["validation"]), default=None)
         shown = "" if best is None else f"{100 * best:.1f}"
         table.rows.append([name, *run["budget"].values(), shown, run["minutes"]])
-        curves, last = run["curves"], run["curves"]["step"][-1]
-        look = style(i) | {"markersize": 3}
-        losses.plot([step / last for step in curves["step"]], curves["loss"], label=name, **look)
-        if run["validation"]:
-            done, found = zip(*run["validation"], strict=True)
-            validations.plot([step / last for step in done], [100 * each for each in found], label=name, **look)
-    losses.set(title="loss in training", xlabel="share of the training", ylabel="cross-entropy")
-    validations.set(title="validation", xlabel="share of the training", ylabel="accuracy in percent")
-    for axis in (losses, validations):
-        axis.grid(alpha=0.3)
-    losses.legend(fontsize="x-small")
+    figure = new_figure(11, 7)
+    for part, axes in zip(("theta", "phi"), figure.subplots(2, 2), strict=True):
+        mine = {
+            name: run for name, run in data["trainings"].items() if name.startswith("theta") == (part == "theta")
+        }
+        for i, (name, run) in enumerate(mine.items()):
+            last, look = run["curves"]["step"][-1], style(i) | {"markersize": 3, "label": name}
+            axes[0].plot([step / last for step in run["curves"]["step"]], run["curves"]["loss"], **look)
+            done = [step / last for step, _ in run["validation"]]
+            axes[1].plot(done, [100 * found for _, found in run["validation"]], **look)
+        axes[0].set(title=f"{part}: loss in training", ylabel="cross-entropy", yscale="log")
+        axes[1].set(title=f"{part}: validation", ylabel="accuracy in percent", xlim=axes[0].get_xlim())
+        for axis in axes:
+            axis.set(xlabel="share of the training")
+            axis.grid(alpha=0.3)
+        axes[0].legend(fontsize="x-small")
     report.tables["trainings"], report.pictures["trainings"] = table, figure
     return report
 
