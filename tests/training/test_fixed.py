@@ -70,3 +70,7 @@ def test_the_head_of_another_model_may_be_the_start(plain: dict[str, Any], tmp_p
     assert begun.state_dict().keys() > {f"head.{name}" for name in taught}
     with pytest.raises(CheckpointError, match="does not fit"):
         build_model(build(TrainConfig, apply_changes(adapting, [f'init.head="{source}"', "model.head=cosine"])))
+    import cnaps.paper.learners  # noqa: F401  # makes other methods known
+
+    with pytest.raises(InputError, match="has no head"):
+        build_model(build(TrainConfig, apply_changes(plain, ["learner=fomaml", f'init.head="{source}"'])))

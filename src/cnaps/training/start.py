@@ -47,7 +47,10 @@ def build_model(config: TrainConfig) -> TaskModel:
         for generator in adaptation.generators:
             generator.set_regulariser(config.init.regulariser)
     if config.init.head:
-        load_weights(model.head, load_task_model(config.init.head).head.state_dict(), config.init.head)
+        taught = load_task_model(config.init.head)
+        if not (hasattr(model, "head") and hasattr(taught, "head")):
+            raise InputError(f"init.head: {config.init.head} or the model to train has no head")
+        load_weights(model.head, taught.head.state_dict(), config.init.head)
     for name in config.init.freeze:
         part = getattr(model, name, None)
         if not isinstance(part, nn.Module) or part is model.backbone:
