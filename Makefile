@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup wheel demo test test-slow coverage torture package-test oldest lint format bench docs web collections published-collections overlaps default-model evaluate comparison comparison-steps ladder joint adapters active unequal grid full-size reviewer reviewer-status continual continual-networks continual-cnaps shots speed paper paper-collections results clean
+.PHONY: setup wheel demo test test-slow coverage torture package-test oldest lint format bench docs web collections published-collections overlaps default-model evaluate comparison comparison-steps ladder joint adapters active unequal grid full-size reviewer reviewer-status continual continual-networks continual-cnaps continual-stored shots speed paper paper-collections results clean
 
 setup: $(READY)
 
@@ -188,8 +188,8 @@ comparison-steps: published-collections
 # What each step from the paper's model to the default one is worth; theta trained too; residual adapters as in the paper,
 # from one pass of meta-trained networks, and learned anew in every task.
 ladder: grid
-	$(COMPARISON) grid cnaps-cosine cnaps-ridge
-	$(TEST) cnaps-cosine cnaps-ridge cnaps cnaps-lora cnaps-taught
+	$(COMPARISON) grid cnaps-linear-no-film cnaps-linear-long cnaps-cosine cnaps-ridge
+	$(TEST) cnaps-linear-no-film cnaps-cosine cnaps-ridge cnaps cnaps-lora cnaps-taught
 joint: grid
 	$(TEST) cnaps cnaps-joint cnaps-warm-start
 adapters: grid
@@ -234,23 +234,27 @@ SPLIT_CIFAR = $(BIN)/cnaps experiment continual --benchmark split-cifar100 --dat
   --out out/continual-cifar100
 continual: continual-networks continual-cnaps
 	$(TAKE_IN) out/continual-cifar100/continual.json continual-cifar100
-continual-networks: $(CIFAR)/collection/collection.json
+# What is stored is not done again.
+continual-stored: $(READY)
+	$(BIN)/python tools/results.py --unpack continual-cifar100 out/continual-cifar100
+continual-networks: $(CIFAR)/collection/collection.json continual-stored
 	$(SPLIT_CIFAR) --shots all --runs $(CONTINUAL_RUNS) --methods si,ewc,rwalk,finetune
 	$(SPLIT_CIFAR) --shots all --runs $(VCL_RUNS) --methods vcl,vcl-tempered
-continual-cnaps: $(CIFAR)/collection/collection.json grid
+continual-cnaps: $(CIFAR)/collection/collection.json grid continual-stored
 	model=$$($(COMPARISON) train cnaps-no-ar) && \
 	$(SPLIT_CIFAR) --model $$model --shots 1,5,10,25,all --runs $(CONTINUAL_RUNS) --methods cnaps-fixed,cnaps-paper
 
 # Accuracy against shots, ways and imbalance, and against time, for the default model at 96 pixels.
 SHOTS_LEARNERS ?= cnaps,logreg,logreg@last,logreg-balanced,logreg-balanced@last,finetune-tuned
 AXES ?= shots,ways,imbalance
+SHOTS_TASKS ?= 25
 shots: collections
-	$(BIN)/cnaps experiment shots $(addprefix collections/,$(TESTED) cifar100) --model cnaps-lite0 --tasks 25 --size 96 \
+	$(BIN)/cnaps experiment shots $(addprefix collections/,$(TESTED) cifar100) --model cnaps-lite0 --tasks $(SHOTS_TASKS) --size 96 \
 	  --unseen $(UNSEEN),cifar100 --learners $(SHOTS_LEARNERS) --axes $(AXES) --out out/sizes
 	$(TAKE_IN) out/sizes/sizes.json
 speed: collections
 	$(BIN)/cnaps experiment speed $(addprefix collections/,quickdraw mnist cifar10 dtd) --model cnaps-lite0 --tasks 25 \
-	  --size 96 --shots 1,5,10,25 --out out/speed
+	  --size 96 --shots 1,5,10,25 --learners cnaps,film-gradient-tuned,finetune-tuned --out out/speed
 	$(TAKE_IN) out/speed/speed.json
 
 # The paper's own model from start to finish: theta, phi in three variants, jointly and in two stages, on ILSVRC alone and on

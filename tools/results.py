@@ -1,7 +1,9 @@
 """Write docs/results.md, the pages in docs/results/ and their pictures from the stored numbers: `make results`.
 
 results/NAME.json is what an experiment wrote, brought here by `python tools/results.py FILE [NAME]`, and
-results/NAME.md says in words what it shows. It asks for numbers, so that they cannot differ from the tables:
+results/NAME.md says in words what it shows. `python tools/results.py --unpack NAME FOLDER` lays the runs of a
+continual experiment out where `cnaps experiment continual` looks for them: what is stored is not done again.
+The words ask for numbers, so that they cannot differ from the tables:
 
     {accuracy WHO | ROW}             of a comparison, as in its table
     {difference WHO - OTHER | ROW}   on the same tasks, signed; {by ...} without the sign
@@ -21,13 +23,13 @@ from typing import Any
 import numpy as np
 from paper_runs import paper_report
 
-from cnaps.files import write_text
+from cnaps.files import write_json, write_text
 from cnaps.paper.experiments.active import active_report
 from cnaps.paper.experiments.comparison import comparison_report, table_rows
-from cnaps.paper.experiments.continual import continual_report
+from cnaps.paper.experiments.continual import continual_report, run_file
 from cnaps.paper.experiments.embeddings import embeddings_report
 from cnaps.paper.experiments.reporting import Report, Table
-from cnaps.paper.experiments.scores import Estimate, Scores, agree, without_seed
+from cnaps.paper.experiments.scores import Estimate, ScoreBook, Scores, agree, without_seed
 from cnaps.paper.experiments.sizes import sizes_report
 from cnaps.paper.experiments.speed import design_space_report, speed_report
 from cnaps.paper.experiments.trust import trust_report
@@ -180,7 +182,8 @@ VIEWS = (
         "ladder",
         "From the paper's model to the default one",
         (
-            *("cnaps-cosine@last", "cnaps-ridge@last", "cnaps-no-film@last", "cnaps-no-ar@last", "cnaps@last"),
+            *("cnaps-linear@last", "cnaps-linear-no-film@last", "cnaps-cosine@last", "cnaps-ridge@last"),
+            *("cnaps-no-film@last", "cnaps-no-ar@last", "cnaps@last"),
             *("cnaps-no-film@all", "cnaps-no-ar@all", "cnaps@all", "cnaps-lora@all", "cnaps-taught@all"),
         ),
         "cnaps@all",
@@ -266,7 +269,10 @@ def _cell(table: Table, row: str, column: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Take in a result, if one is given; then render all of them."""
+    """Take in a result, if one is given, then render all of them; or unpack one."""
+    if arguments and arguments[0] == "--unpack":
+        unpack(arguments[1], Path(arguments[2]))
+        return
     if arguments:
         source = Path(arguments[0])
         take_in(
@@ -294,8 +300,27 @@ def take_in(data: dict[str, Any], name: str) -> None:
             both: dict[str, Any] = {key: {**held[key], **data[key]} for key in axes}
             if "learners" in held:
                 both["learners"] = list(dict.fromkeys([*held["learners"], *data["learners"]]))
-            data = {**data, **both, "setup": held["setup"], "scores": scores.to_json()}
+            if "tasks" in held:
+                both["tasks"] = max(held["tasks"], data["tasks"])
+            commands = dict.fromkeys(
+                line for part in (held, data) for line in part["made"]["command"].splitlines()
+            )
+            made = {**data["made"], "command": "\n".join(commands)}
+            data = {**data, **both, "setup": held["setup"], "scores": scores.to_json(), "made": made}
     write_text(path, json.dumps(data, separators=(",", ":")) + "\n")
+
+
+def unpack(name: str, folder: Path) -> None:
+    """The stored runs of a continual experiment, as files of their own; those that are there stay."""
+    held = ROOT / "results" / f"{name}.json"
+    if not held.exists():
+        return
+    data = json.loads(held.read_text(encoding="utf-8"))
+    ScoreBook(folder).agree(data["config"], write=True)
+    for result in data["results"]:
+        path = run_file(folder, result["method"], result["shots"], result["run"])
+        if not path.exists():
+            write_json(path, result)
 
 
 def render(*, pictures: bool = False) -> dict[Path, str]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from cnaps.paper.experiments.continual import run_file
 from cnaps.paper.experiments.scores import Scores
 
 from .pages import ROOT
@@ -89,7 +90,8 @@ def one_more(seed: int, **setup: Any) -> dict[str, Any]:
     label = f"cnaps@all#{seed}"
     column = {"index": [0, 1], "accuracy": [0.5, 0.75], "seconds": [0.1, 0.1], "bins": [[0.0] * 15] * 3}
     facts = {"tasks": {"seed": 0}, "learner": {label: "f"}, "trained": {label: {"rate": "1e-3"}}}
-    return {"setup": facts | setup, "scores": {label: {"mnist": column}}}
+    made = {"command": f"make seed-{seed}"}
+    return {"setup": facts | setup, "scores": {label: {"mnist": column}}, "made": made}
 
 
 def test_a_later_session_adds_seeds_to_what_is_kept(
@@ -102,6 +104,7 @@ def test_a_later_session_adds_seeds_to_what_is_kept(
     kept = json.loads((tmp_path / "results" / "comparison.json").read_text(encoding="utf-8"))
     assert Scores.from_json(kept["scores"]).seeds("cnaps@all") == ["cnaps@all#0", "cnaps@all#1"]
     assert list(kept["setup"]["trained"]) == ["cnaps@all#0", "cnaps@all#1"]
+    assert kept["made"]["command"].splitlines() == ["make seed-0", "make seed-1"], "both made it, each once"
 
 
 def test_a_further_axis_joins_those_that_are_kept(
@@ -110,11 +113,29 @@ def test_a_further_axis_joins_those_that_are_kept(
     monkeypatch.setattr(tool, "ROOT", tmp_path)
     (tmp_path / "results").mkdir()
     for seed, (axis, who) in enumerate((("shots", "cnaps"), ("ways", "logreg"))):
-        about = {"points": {axis: [1]}, "used": {axis: {"mnist": 1}}, "learners": [who]}
+        about = {"points": {axis: [1]}, "used": {axis: {"mnist": 1}}, "learners": [who], "tasks": 2}
         tool.take_in({**one_more(seed), **about}, "sizes")
     kept = json.loads((tmp_path / "results" / "sizes.json").read_text(encoding="utf-8"))
     assert list(kept["points"]) == list(kept["used"]) == ["shots", "ways"]
     assert kept["learners"] == ["cnaps", "logreg"]
+
+
+def test_runs_that_are_stored_are_not_done_again(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tool, "ROOT", tmp_path)
+    (tmp_path / "results").mkdir()
+    tool.unpack("continual-none", tmp_path / "out")  # nothing is stored, nothing happens
+    assert not (tmp_path / "out").exists()
+    stored = [{"method": "si", "shots": None, "run": 7, "multi": [[0.5]], "single": [[0.5]]}]
+    data = {"config": {"stream": {"benchmark": "split"}}, "results": stored}
+    (tmp_path / "results" / "continual-some.json").write_text(json.dumps(data), encoding="utf-8")
+    tool.unpack("continual-some", tmp_path / "out")
+    path = run_file(tmp_path / "out", "si", None, 7)
+    assert json.loads(path.read_text(encoding="utf-8")) == stored[0]
+    path.write_text("{}", encoding="utf-8")
+    tool.unpack("continual-some", tmp_path / "out")
+    assert path.read_text(encoding="utf-8") == "{}", "what lies there stays"
 
 
 def test_scores_of_a_model_with_other_weights_are_dropped_and_not_mixed(
@@ -137,6 +158,24 @@ def test_scores_of_a_model_with_other_weights_are_dropped_and_not_mixed(
     assert list(comparison.kept().columns) == ["cnaps@all#1"]
     results.take_in(one_more(0, learner={"cnaps@all#0": "other weights"}), "comparison")
     assert len(comparison.kept().columns) == 2
+
+
+def test_film_for_the_papers_head_learns_with_the_head_of_the_same_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import comparison
+
+    asked: list[tuple[str, str, int, str]] = []
+
+    def trained(*which: Any) -> tuple[Path, dict[str, float]]:
+        asked.append(which)
+        return Path("runs/of-the-head"), {}
+
+    monkeypatch.setattr(comparison, "trained", trained)
+    monkeypatch.setattr(comparison, "rates", lambda: {"cnaps-linear-no-film": {"best": "1e-3"}})
+    config = comparison.settings("cnaps-linear-long", "last", 2, "3e-4")
+    assert asked == [("cnaps-linear-no-film", "last", 2, "1e-3")]
+    assert (config.init.head, config.init.freeze) == ("runs/of-the-head", ("head",))
+    assert not comparison.settings("cnaps-linear", "last", 2, "3e-4").init.head
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from torch import nn
 from cnaps import CNAPs, ModelConfig, load_model
 from cnaps.bridge.engine import TorchEngine
 from cnaps.errors import InputError
-from cnaps.runtime.engine import OnnxEngine, Support, open_engine
+from cnaps.runtime.engine import OnnxEngine, Support, _shrink, open_engine
 from cnaps.runtime.export import onnx_bytes
 from cnaps.runtime.task import Examples, FittedTask
 from cnaps.runtime.taskfile import read_task, write_task
@@ -137,3 +137,10 @@ def test_an_exported_network_answers_as_the_task_does(small, head):
 def test_a_size_that_the_graphs_do_not_hold_for_is_refused():
     with pytest.raises(InputError, match="steps of 32"):
         FittedTask.learn(open_engine("cnaps-lite0"), examples(100, ["a", "b"]))
+
+
+@pytest.mark.parametrize("side", [96, 100, 224, 33])
+def test_the_set_encoder_sees_images_shrunk_by_area_as_torch_does(side):
+    images = np.random.default_rng(side).normal(size=(2, 3, side, side)).astype(np.float32)
+    there = torch.nn.functional.interpolate(torch.from_numpy(images), (32, 32), mode="area")
+    np.testing.assert_allclose(_shrink(images, 32), there.numpy(), atol=1e-5)

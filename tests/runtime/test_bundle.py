@@ -27,7 +27,8 @@ def test_an_operation_of_another_library_is_refused() -> None:
 
 @pytest.mark.parametrize("place", ["tensor", "constant"])
 def test_numbers_from_another_file_are_refused(place: str) -> None:
-    outside = _tensor(np.ones(1, np.float32), "w") + _block(13, _text(1, "location") + _text(2, "/etc/passwd"))
+    elsewhere = _block(13, _text(1, "location") + _text(2, "/etc/passwd"))
+    outside = b"".join(_tensor(np.ones(1, np.float32), "w")) + elsewhere
     graph = Graph(node("Relu", ["x"], ["y"]), _block(5, outside))
     if place == "constant":
         graph = Graph(

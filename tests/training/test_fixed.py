@@ -13,7 +13,7 @@ from cnaps.errors import CheckpointError, InputError
 from cnaps.training.config import TrainConfig
 from cnaps.training.distributed import World
 from cnaps.training.engine import Job
-from cnaps.training.fixed import make_job
+from cnaps.training.fixed import FixedNetworkJob, _Features, make_job
 from cnaps.training.settings import apply_changes, build
 from cnaps.training.start import build_model, train
 
@@ -46,6 +46,19 @@ def test_a_head_learns_the_same_from_features_as_from_images(plain: dict[str, An
     torch.testing.assert_close(learned, weights_after(theirs, 3), rtol=1e-3, atol=1e-5)
     assert not torch.allclose(before, learned, atol=1e-3)
     assert ours.validate(lambda: False) == pytest.approx(theirs.validate(lambda: False) or {}, abs=0.02)
+
+
+def test_trainings_around_one_backbone_share_its_features(plain: dict[str, Any]) -> None:
+    def features(*changes: str) -> _Features:
+        job = job_of(plain, "memory.features=true", *changes)
+        job.close()
+        assert isinstance(job, FixedNetworkJob)
+        return job._features
+
+    first = features("init.backbone=random")
+    assert features("init.backbone=random", "optimiser.learning_rate=1e-2") is first
+    assert features("init.backbone=random", "model.image_size=24") is not first
+    assert features("init.backbone=random", "seed=7") is not first, "other weights"
 
 
 def test_features_that_change_cannot_be_kept(settings: dict[str, Any]) -> None:

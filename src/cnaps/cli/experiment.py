@@ -244,6 +244,7 @@ def continual(
     tests: Annotated[int, typer.Option(min=1, help="Most test images a class.")] = 1000,
     classes: Annotated[int | None, typer.Option(min=1, help="Classes a step, if not the benchmark's.")] = None,
     iterations: Annotated[int, typer.Option(min=1, help="Training steps of a network, for each step.")] = 300,
+    size: o.Size = None,
 ) -> None:
     """Classes arrive in steps: accuracy after each, forgetting and drift, beside methods that train a network.
 
@@ -258,7 +259,7 @@ def continual(
 
     if head not in (*HEADS, "both"):
         raise InputError(f"--head takes multi, single or both, not {head!r}")
-    trials = Trials(o.names_of(methods), _shots(shots), runs, tests, iterations, classes)
+    trials = Trials(o.names_of(methods), _shots(shots), runs, tests, iterations, classes, size)
     base = load_model(model) if any(name.startswith("cnaps-") for name in trials.methods) else None
     found = run_continual(benchmark, Collection.open(data), out, trials, base)
     o.finish(continual_report(found, HEADS if head == "both" else [head]), out)

@@ -51,6 +51,7 @@ class Bundle:
         self.about = about
         self.notes: dict[str, Any] = {}
         self._state, self._graphs = state, graphs
+        self._parsed: dict[str, Graph] = {}
         self.fingerprint: str = about["fingerprint"]
         self.image_size: int = about["image_size"]
         self.channels: list[int] = about["channels"]
@@ -103,7 +104,9 @@ class Bundle:
 
     def graph(self, name: str) -> Graph:
         """A graph without its weights."""
-        return read_graph(self._graphs[name], f"the graph {name}")
+        if name not in self._parsed:
+            self._parsed[name] = read_graph(self._graphs[name], f"the graph {name}")
+        return self._parsed[name]
 
     def weights(self, graph: str) -> Weights:
         """The weights of a graph that no task changes: of the set encoder, or of a stage's FiLM generators."""
@@ -123,7 +126,7 @@ class Bundle:
         return self._folded(0.0)
 
     def _folded(self, share: float) -> Weights:
-        """Made anew each time, in some milliseconds: to keep them would double the network's memory."""
+        """Made anew each time, in some milliseconds; who learns again and again keeps those of one size."""
         theta = dict(self._theta)
         for conv, how in self.about["folded"].items():
             weight = theta[f"{conv}.weight"]

@@ -93,6 +93,7 @@ class OnnxEngine:
         about = bundle.about["normalisation"]
         self.normalisation = tuple(about["mean"]), tuple(about["std"])
         self._sessions: dict[str, Any] = {}  # of what no task changes
+        self._layers: dict[int, Weights] = {}  # at the size that was last learned at; prediction needs none
         self._process = os.getpid()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -123,7 +124,9 @@ class OnnxEngine:
         if bundle.autoregressive:
             given["members"] = members_of(support.labels, support.ways, np.empty(0, np.float32))
         size = support.pixels.shape[-1]
-        layers = bundle.layers(size)
+        if size not in self._layers:
+            self._layers = {size: bundle.layers(size)}
+        layers = self._layers[size]
         stem = self._fixed("stem", "stem", layers)  # the same at every size
         chunks = [_run(stem, self._images(part)) for part in _chunks(support.pixels)]
         film: list[np.ndarray] = []
@@ -227,7 +230,7 @@ class OnnxEngine:
 
     def _session(self, name: str, weights: Weights) -> Any:
         graph = self._bundle.graph(name)
-        used = {key: value for key, value in weights.items() if key.encode() in graph.nodes}
+        used = {key: value for key, value in weights.items() if key in graph.reads}
         return _make_session(write_model(graph, used))
 
 
@@ -272,6 +275,10 @@ def _shrink(images: np.ndarray, size: int | None) -> np.ndarray:
     side = images.shape[-1]
     if size is None or side <= size:
         return images
+    if side % size == 0:  # whole squares: sums of rows, then of columns
+        step = side // size
+        rows = images.reshape(*images.shape[:2], size, step, side).sum(3)
+        return np.asarray(sum(rows[..., i::step] for i in range(step)) / np.float32(step**2))
     cover = np.zeros((size, side), np.float32)
     for i in range(size):
         first, last = i * side // size, -(-(i + 1) * side // size)

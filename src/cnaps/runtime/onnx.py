@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -30,6 +31,14 @@ class Graph:
     nodes: bytes  # one or more fields, ready to be written
     tensors: bytes = b""
     ports: bytes = b""  # inputs and outputs
+
+    @cached_property
+    def reads(self) -> frozenset[str]:
+        """The names that its operations read: of weights, inputs and what other operations give."""
+        operations = (_fields(value) for _, value in _fields(self.nodes))
+        return frozenset(
+            value.decode(errors="replace") for parts in operations for number, value in parts if number == 1
+        )
 
 
 @dataclass(frozen=True)
@@ -92,13 +101,14 @@ def write_model(
     metadata: Mapping[str, str] | None = None,
 ) -> bytes:
     """An ONNX file of a graph with its weights; inputs and outputs beside those that the graph names itself."""
-    body = [graph.nodes, _text(2, "cnaps"), graph.tensors, graph.ports]
-    body += [_block(_TENSOR, _tensor(value, name)) for name, value in tensors.items()]
+    body: list[bytes | memoryview] = [graph.nodes, _text(2, "cnaps"), graph.tensors, graph.ports]
+    for name, value in tensors.items():
+        head, numbers = _tensor(value, name)
+        body += [_opening(_TENSOR, len(head) + len(numbers)), head, numbers]
     body += [_block(_INPUT, _port(port)) for port in inputs] + [_block(_OUTPUT, _port(port)) for port in outputs]
-    model = [_number(1, IR_VERSION), _text(2, "cnaps"), _block(8, _text(1, "") + _number(2, OPSET))]
-    model.append(_block(7, b"".join(body)))
-    model += [_block(14, _text(1, key) + _text(2, value)) for key, value in (metadata or {}).items()]
-    return b"".join(model)
+    start = [_number(1, IR_VERSION), _text(2, "cnaps"), _block(8, _text(1, "") + _number(2, OPSET))]
+    about = [_block(14, _text(1, key) + _text(2, value)) for key, value in (metadata or {}).items()]
+    return b"".join([*start, _opening(7, sum(map(len, body))), *body, *about])
 
 
 def node(
@@ -122,9 +132,11 @@ def _attribute(name: str, value: int | float | str | Sequence[int]) -> bytes:
     return _text(1, name) + b"".join(_number(8, item) for item in value) + _number(20, 7)
 
 
-def _tensor(value: np.ndarray, name: str) -> bytes:
+def _tensor(value: np.ndarray, name: str) -> tuple[bytes, memoryview]:
+    """A tensor of a graph in two parts, so that its numbers are copied once: into the file."""
+    numbers = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
     dims = b"".join(_number(1, n) for n in value.shape)
-    return dims + _number(2, _TYPES[value.dtype]) + _text(8, name) + _block(9, value.tobytes())
+    return dims + _number(2, _TYPES[value.dtype]) + _text(8, name) + _opening(9, len(numbers)), numbers
 
 
 def _port(port: Port) -> bytes:
@@ -146,7 +158,12 @@ def _text(number: int, value: str) -> bytes:
 
 
 def _block(number: int, value: bytes) -> bytes:
-    return _key(number, 2) + _varint(len(value)) + value
+    return _opening(number, len(value)) + value
+
+
+def _opening(number: int, size: int) -> bytes:
+    """What stands before a field of so many bytes."""
+    return _key(number, 2) + _varint(size)
 
 
 def _varint(value: int) -> bytes:

@@ -30,7 +30,7 @@ class FixedNetworkJob(EpisodicJob):
     def __init__(self, model: CNAPs, config: TrainConfig, world: World) -> None:
         super().__init__(model, config, world)
         self._head = model.head
-        self._features = _Features(model, self.size)
+        self._features = _features_of(model, self.size)
 
     def _learn(self, task: Task, count: int) -> tuple[float, float]:
         options, labels = self.config.loss, task.target_labels.to(self.world.device)
@@ -114,3 +114,15 @@ class _Features:
             found = self._network.raw(collection.read(new, self._size).to(self._device))
             known.update(zip(new, found, strict=True))
         return torch.stack([known[row] for row in rows])
+
+
+_LATEST: dict[tuple[str, int, bool, str], _Features] = {}
+
+
+def _features_of(model: CNAPs, size: int) -> _Features:
+    """Those of the training before, if it had the same backbone and size: heads are often trained one by one."""
+    key = model.backbone.digest(), size, model.every_stage, str(model.device)
+    if key not in _LATEST:
+        _LATEST.clear()
+        _LATEST[key] = _Features(model, size)
+    return _LATEST[key]

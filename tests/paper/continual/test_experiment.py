@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from cnaps.cli import app
+from cnaps.errors import InputError
 from cnaps.paper.continual.adapting import AdaptingLearner
 from cnaps.paper.experiments.continual import (
     BENCHMARKS,
@@ -60,6 +62,23 @@ def test_film_made_anew_drifts_and_stored_results_make_the_report_again(make_mod
     again = continual_report(json.loads(json.dumps(data)))
     assert set(again.pictures) == {"accumulated", "tasks", "drift"}
     assert again.tables["continual"].markdown() == continual_report(data).tables["continual"].markdown()
+
+
+def test_a_model_reads_images_of_the_size_that_is_asked_for(make_model, collection, tmp_path):
+    trials = Trials(["cnaps-fixed"], shots=[2], runs=1, tests=4, iterations=1, size=48)
+    model = make_model()
+    data = run_continual("split-mnist", collection, tmp_path, trials, model)
+    assert data["config"]["model"]["image size"] == 48 != model.image_size
+    with pytest.raises(InputError, match="image size"):  # what another size gave does not join it
+        run_continual("split-mnist", collection, tmp_path, replace(trials, size=None), model)
+
+
+def test_drift_is_measured_in_the_first_runs_alone(make_model, collection, tmp_path, monkeypatch):
+    monkeypatch.setattr("cnaps.paper.experiments.continual.DRIFT_RUNS", 1)
+    trials = Trials(["cnaps-paper"], shots=[2], runs=2, tests=4, iterations=1)
+    data = run_continual("split-mnist", collection, tmp_path, trials, make_model())
+    assert [len(result["drift"]) for result in data["results"]] == [5, 0]
+    assert "drift" in continual_report(data).pictures
 
 
 def test_means_do_not_drift_under_fixed_film(make_model, collection):

@@ -29,6 +29,7 @@ from cnaps.paper.experiments.scores import (
     measure,
 )
 from cnaps.paper.experiments.sizes import class_sizes, common_reach, draw_points, groups_of
+from cnaps.paper.experiments.speed import speed_report
 from cnaps.paper.learners import FrozenFeatures
 
 
@@ -351,3 +352,17 @@ def test_an_experiment_writes_table_picture_and_page(
     assert made["versions"]["torch"] == torch.__version__
     if name == "adapters":
         assert "FiLM,160,2,80" in (tmp_path / "out" / "adapters-parameters.csv").read_text()
+
+
+def test_a_method_that_was_timed_on_some_data_sets_is_compared_on_those():
+    def timed(seconds: float) -> dict[str, object]:
+        return {"index": [0, 1], "accuracy": [0.5, 0.75], "seconds": [seconds] * 2, "bins": [[0.0] * 15] * 3}
+
+    scores = {"cnaps@1": {"mnist": timed(0.1), "dtd": timed(0.4)}, "steps@1": {"dtd": timed(2.0)}}
+    report = speed_report({"scores": scores, "learners": ["cnaps", "steps"], "shots": [1]})
+    assert report.tables["ratios"].rows == [["steps", "5.0"]]
+    assert [row[:2] for row in report.tables["speed"].rows] == [
+        ["dtd", "cnaps"],
+        ["dtd", "steps"],
+        ["mnist", "cnaps"],
+    ]

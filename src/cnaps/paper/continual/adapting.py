@@ -18,7 +18,8 @@ class AdaptingLearner:
     def __init__(self, model: CNAPs, classes: int, mode: str) -> None:
         self.engine, self.classes, self.mode = open_engine(model), classes, mode
         self.task: FittedTask | None = None
-        self._known: tuple[np.ndarray, Tensor, np.ndarray] | None = None  # features hold as long as FiLM does
+        self._film: np.ndarray | None = None
+        self._known: list[tuple[Tensor, np.ndarray]] = []  # images and their features, which hold as long as FiLM
 
     def learn(self, images: Tensor, labels: Tensor) -> None:
         """Adapt to the first step, update with each later one."""
@@ -31,10 +32,14 @@ class AdaptingLearner:
     def logits(self, images: Tensor) -> Tensor:
         """(M, K)."""
         assert self.task is not None
-        if self._known is None or self._known[0] is not self.task.film or self._known[1] is not images:
-            self._known = self.task.film, images, self.task.features(images.numpy())
+        if self._film is not self.task.film:
+            self._film, self._known = self.task.film, []
+        features = next((found for known, found in self._known if known is images), None)
+        if features is None:
+            features = self.task.features(images.numpy())
+            self._known.append((images, features))
         out = torch.full((len(images), self.classes), -torch.inf)
-        out[:, torch.tensor(self.task.names)] = torch.from_numpy(self.task.classifier(self._known[2])).float()
+        out[:, torch.tensor(self.task.names)] = torch.from_numpy(self.task.classifier(features)).float()
         return out
 
     def drift(self, images: Tensor, labels: Tensor) -> float:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from cnaps.nn.model import CNAPs
 
 HEADS = ("multi", "single")
-DRIFT_SHOTS = 25  # drift needs all earlier images again, so it is measured up to so many a class
+DRIFT_SHOTS, DRIFT_RUNS = 25, 10  # drift needs all earlier images again: up to so many a class, in the first runs
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,7 @@ class Trials:
     tests: int  # images of a class, at most
     iterations: int  # of a network, for each step
     classes: int | None = None  # a step; as the benchmark has it
+    size: int | None = None  # of the images that a model reads; its own
 
 
 def run_continual(
@@ -147,26 +148,33 @@ def run_continual(
         setup["networks"] = {"iterations a step": trials.iterations}
         if benchmark.batch != BATCH:
             setup["networks"] |= {"images a batch": benchmark.batch, **benchmark.strengths}
+    side = 0 if model is None else trials.size or model.image_size
     if model is not None:
-        setup["model"] = {"fingerprint": model.fingerprint(), "image size": model.image_size}
+        setup["model"] = {"fingerprint": model.fingerprint(), "image size": side}
     setup = ScoreBook(out).agree(setup, write=True)
     with progress_bar() as bar:
         row = bar.add_task(name, total=trials.runs * len(shots) * len(methods), note="")
         for run in range(trials.runs):
             stream = Stream(collection, benchmark, trials.tests, run)
             for few, method in product(shots, methods):
-                path = Path(out) / "runs" / f"{method}-{few or 'all'}-{run}.json"
+                path = run_file(out, method, few, run)
                 bar.update(row, note=f"{method}, {few or 'all'} shots, run {run}")
                 if not path.exists():
                     began = time.perf_counter()
-                    size = benchmark.size if method in NETWORKS or model is None else model.image_size
+                    size = benchmark.size if method in NETWORKS else side
                     options: dict[str, Any] = {"size": size, "grey": benchmark.grey, "seed": run, "model": model}
                     options |= training_of(benchmark, method, trials.iterations)
-                    found = follow(stream, create_continual(method, stream.steps.size, **options), few, size)
+                    learner = create_continual(method, stream.steps.size, **options)
+                    found = follow(stream, learner, few, size, drift=run < DRIFT_RUNS)
                     seconds = round(time.perf_counter() - began, 1)
                     write_json(path, {"method": method, "shots": few, "run": run, **found, "seconds": seconds})
                 bar.advance(row)
     return {"config": setup, "results": [_read(path) for path in sorted((Path(out) / "runs").glob("*.json"))]}
+
+
+def run_file(out: str | Path, method: str, shots: int | None, run: int) -> Path:
+    """Where a finished result lies."""
+    return Path(out) / "runs" / f"{method}-{shots or 'all'}-{run}.json"
 
 
 def training_of(benchmark: Benchmark, method: str, iterations: int) -> dict[str, float]:
@@ -183,21 +191,23 @@ def _read(path: Path) -> dict[str, Any]:
         raise DataError(f"{path} is damaged ({error}): remove it, and it is done again") from error
 
 
-def follow(stream: Stream, learner: ContinualLearner, shots: int | None, size: int) -> dict[str, Any]:
+def follow(
+    stream: Stream, learner: ContinualLearner, shots: int | None, size: int, *, drift: bool = True
+) -> dict[str, Any]:
     """One method along one stream: accuracy of each step's classes after each step, (T, T), a row a step."""
     steps, width = stream.steps.shape
     asked = [stream.part(step, None, size, test=True) for step in range(steps)]
-    images, truth = (torch.cat(part) for part in zip(*asked, strict=True))
+    # with fixed FiLM there is nothing to measure
+    drift &= isinstance(learner, AdaptingLearner) and learner.mode != "fixed" and (shots or 10**9) <= DRIFT_SHOTS
     found: dict[str, Any] = {head: [] for head in HEADS} | {"drift": [], "images": 0}
     for step in range(steps):
         learned, labels = stream.part(step, shots, size)
         learner.learn(learned, labels)
         found["images"] += len(labels)
-        logits = learner.logits(images)
+        logits = [learner.logits(images) for images, _ in asked[: step + 1]]
         for head in HEADS:
-            found[head].append([_accuracy(logits, truth, head, j, step, width) for j in range(step + 1)])
-        # with fixed FiLM there is nothing to measure
-        if isinstance(learner, AdaptingLearner) and learner.mode != "fixed" and (shots or 10**9) <= DRIFT_SHOTS:
+            found[head].append([_accuracy(logits[j], asked[j][1], head, j, step, width) for j in range(step + 1)])
+        if drift and isinstance(learner, AdaptingLearner):
             seen = [stream.part(j, shots, size) for j in range(step + 1)]
             found["drift"].append(round(learner.drift(*(torch.cat(part) for part in zip(*seen, strict=True))), 6))
     return found
@@ -205,9 +215,8 @@ def follow(stream: Stream, learner: ContinualLearner, shots: int | None, size: i
 
 def _accuracy(logits: Tensor, truth: Tensor, head: str, task: int, step: int, width: int) -> float:
     """Of the images of one task, after some step."""
-    own = (truth >= task * width) & (truth < (task + 1) * width)
     first, last = (task * width, (task + 1) * width) if head == "multi" else (0, (step + 1) * width)
-    hits = logits[own][:, first:last].argmax(1) + first == truth[own]
+    hits = logits[:, first:last].argmax(1) + first == truth
     return round(float(hits.double().mean()), 5)
 
 
@@ -312,8 +321,9 @@ def _drift(groups: Groups) -> Any:
     figure = new_figure(6.5, 3.8)
     axes = figure.add_subplot()
     for i, (key, some) in enumerate(groups.items()):
-        if some[0]["drift"]:
-            _line(axes, i, key, 1, [r["drift"] for r in some])
+        measured = [r["drift"] for r in some if r["drift"]]
+        if measured:
+            _line(axes, i, key, 1, measured)
     axes.set(xlabel="steps learned", ylabel="drift of class means, % of their spread")
     axes.locator_params(axis="x", integer=True)
     axes.grid(alpha=0.3)

@@ -151,10 +151,19 @@ def sizes_report(data: dict[str, Any]) -> Report:
                 )
             panel.grid(alpha=0.3)
     panels[0, 0].legend(fontsize="small")
-    text = [f"{data['tasks']} tasks of each data set and point, {TARGETS} targets a class."]
+    counts = {who: _tasks(scores, who) for who in data["learners"]}
+    fewer = [f"{count} for {who}" for who, count in counts.items() if count < max(counts.values())]
+    many = ", ".join([f"{max(counts.values())} tasks of each data set and point", *fewer])
+    text = [f"{many}; {TARGETS} targets a class."]
     return Report(
         "sizes", "Accuracy against shots, ways and imbalance", text, {"sizes": table}, {"sizes": figure}, data
     )
+
+
+def _tasks(scores: Scores, learner: str) -> int:
+    """How many tasks a learner has at a point."""
+    mine = [label for label in scores.columns if label.startswith(f"{learner} ")]
+    return max((len(scores.tasks(label, name)) for label in mine for name in scores.columns[label]), default=0)
 
 
 def _label(learner: str, axis: str, value: int) -> str:
