@@ -134,7 +134,7 @@ def settings(name: str, block: str, seed: int, rate: str, valid: Sequence[str] =
     own += [f"optimiser.learning_rate={rate}", f"validation.tasks_per_set={VALID_TASKS}"]
     own += ["validation.max_ways=10", "validation.max_context=50"]
     if row.head:
-        taught, _ = trained(row.head, block, seed, rate_of(row.head, block))
+        taught = model_folder(row.head, block, seed, rate_of(row.head, block))
         own += [f'init.head="{taught}"', 'init.freeze=["head"]']
     table = apply_changes(read_settings(CONFIG), own)
     table["data"]["valid"] = [f"collections/{each}" for each in valid]
@@ -161,14 +161,22 @@ def rate_of(name: str, block: str) -> str:
     return str(found[key]["best"])
 
 
+def model_folder(name: str, block: str, seed: int, rate: str) -> Path:
+    """Where a model lies."""
+    return Path("runs/comparison", f"{name}@{block}", f"{seed}-{rate}")
+
+
 def trained(
     name: str, block: str, seed: int, rate: str, valid: Sequence[str] = ()
 ) -> tuple[Path, dict[str, float]]:
     """The folder of a model, which is trained unless it is there, and its accuracies on validation domains."""
-    folder = Path("runs/comparison", f"{name}@{block}", f"{seed}-{rate}")
+    folder = model_folder(name, block, seed, rate)
     known = folder / "validation.json"
     if folder.exists() and (not valid or known.exists()):
         return folder, json.loads(known.read_text(encoding="utf-8")) if valid else {}
+    head = ROWS[name].head
+    if head:
+        trained(head, block, seed, rate_of(head, block))
     config = settings(name, block, seed, rate, valid)
     world = World(device="cpu")
     job = make_job(build_model(config), config, world)
