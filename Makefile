@@ -260,26 +260,39 @@ speed: collections
 # The paper's own model from start to finish: theta, phi in three variants, jointly and in two stages, on ILSVRC alone and on
 # all data sets. BUDGET=full has the paper's numbers and needs a GPU. BUDGET=small takes some hours of a CPU: theta learns on
 # small images first, the head by 40,000 tasks on features of the frozen theta, then FiLM for that head by 300 small tasks.
+# BUDGET=smoke runs every step of the small one with next to nothing, in minutes: whether all of it works here.
 BUDGET ?= small
-SMALL := $(filter small,$(BUDGET))
+SMOKE := $(filter smoke,$(BUDGET))
+SMALL := $(filter small smoke,$(BUDGET))
 PAPER := runs/paper/collections
+PAPER_RUNS := runs/paper$(if $(SMOKE),-smoke)
+PAPER_OUT := out/paper$(if $(SMOKE),-smoke)
 WORDNET ?= ../shared/reference
 OF_SMALL_IMAGES := --set image_size=40 --set epochs=12 --set batch=64 --set learning_rate=0.05 --set drop_every=8 --set validate_every=3
-THETA_small := --set init=runs/paper/theta-small-images/best --set epochs=2 --set batch=64 --set learning_rate=0.02 --set drop_every=1
+THETA_small := --set init=$(PAPER_RUNS)/theta-small-images/best --set epochs=2 --set batch=64 --set learning_rate=0.02 --set drop_every=1
 THETA_full := --set validate_every=5
+THETA_FEW := $(if $(SMOKE),--set 'data=["$(PAPER)/cu_birds:valid"]' --set epochs=1 --set validate_every=1)
+THETA_smoke := $(THETA_small)
 PHI_small := --set tasks.total=300 --set tasks.per_step=2 --set tasks.max_ways=10 --set tasks.max_context=30 \
   --set tasks.max_targets_per_class=2 --set validation.every=150 --set validation.tasks_per_set=5 \
   --set validation.max_ways=10 --set validation.max_context=50 --set optimiser.schedule.kind=cosine
+FEW_TASKS := --set tasks.max_ways=5 --set tasks.max_context=20 --set tasks.total=4 --set validation.every=4 --set validation.tasks_per_set=1 \
+  --set validation.max_ways=5 --set validation.max_context=20
+PHI_smoke := $(PHI_small) $(FEW_TASKS)
 PHI_full := --set validation.every=22000 --set validation.tasks_per_set=20
-TAUGHT_small = --set init.head=runs/paper/$(1)/best --set 'init.freeze=["head"]' --set optimiser.learning_rate=1e-3
+TAUGHT_small = --set init.head=$(PAPER_RUNS)/$(1)/best --set 'init.freeze=["head"]' --set optimiser.learning_rate=1e-3
+TAUGHT_smoke = $(TAUGHT_small)
 HEAD_small := --set memory.features=true --set tasks.total=40000 --set tasks.per_step=8 --set optimiser.schedule.kind=cosine \
   --set validation.every=8000 --set validation.tasks_per_set=20
+HEAD_smoke := $(HEAD_small) $(FEW_TASKS)
 HEAD_full := $(PHI_full)
 TEST_small := --tasks 10 --max-ways 10 --max-context 50
+TEST_smoke := --tasks 1 --max-ways 5 --max-context 20
 TEST_full := --tasks 600
-PAPER_RUN = $(call start,train,runs/paper/$(1),configs/paper.toml,$(2))
+PAPER_RUN = $(call start,train,$(PAPER_RUNS)/$(1),configs/paper.toml,--set init.backbone=$(PAPER_RUNS)/theta $(2))
 NO_FILM := --set model.adaptation=none --set model.embedding_size=0
 WARM_small := 150
+WARM_smoke := 2
 WARM_full := 55000
 PREPARE_PAPER = $(BIN)/cnaps data prepare --size 84
 ONLY := --set 'data.train=["$(PAPER)/ilsvrc_2012"]' --set 'data.valid=["$(PAPER)/ilsvrc_2012"]'
@@ -297,23 +310,23 @@ paper-collections: $(READY)
 	$(PREPARE_PAPER) dtd $(DATASETS)/dtd.tar $(PAPER)/dtd --splits test
 
 paper: paper-collections
-	$(if $(SMALL),$(call start,pretrain,runs/paper/theta-small-images,configs/paper-theta.toml,$(OF_SMALL_IMAGES)))
-	$(call start,pretrain,runs/paper/theta,configs/paper-theta.toml,$(THETA_$(BUDGET)))
+	$(if $(SMALL),$(call start,pretrain,$(PAPER_RUNS)/theta-small-images,configs/paper-theta.toml,$(OF_SMALL_IMAGES) $(THETA_FEW)))
+	$(call start,pretrain,$(PAPER_RUNS)/theta,configs/paper-theta.toml,$(THETA_$(BUDGET)) $(THETA_FEW))
 	$(call PAPER_RUN,none,$(NO_FILM) $(HEAD_$(BUDGET)))
 	$(call PAPER_RUN,film+ar,$(PHI_$(BUDGET)) $(call TAUGHT_$(BUDGET),none))
 	$(call PAPER_RUN,film,--set model.adaptation=film $(PHI_$(BUDGET)) $(call TAUGHT_$(BUDGET),none))
-	$(if $(SMALL),$(call PAPER_RUN,two-stage,$(PHI_small)))
-	$(if $(SMALL),$(call PAPER_RUN,ilsvrc-only-none,$(ONLY) $(NO_FILM) $(HEAD_small)))
+	$(if $(SMALL),$(call PAPER_RUN,two-stage,$(PHI_$(BUDGET))))
+	$(if $(SMALL),$(call PAPER_RUN,ilsvrc-only-none,$(ONLY) $(NO_FILM) $(HEAD_$(BUDGET))))
 	$(call PAPER_RUN,ilsvrc-only,$(ONLY) $(PHI_$(BUDGET)) $(call TAUGHT_$(BUDGET),ilsvrc-only-none))
 	$(call PAPER_RUN,joint,--set init.backbone=random --set theta.mode=joint $(PHI_$(BUDGET)))
 	$(call PAPER_RUN,warm-start,--set init.backbone=random --set theta.mode=warm-start \
 	  --set theta.warm_start_tasks=$(WARM_$(BUDGET)) $(PHI_$(BUDGET)))
-	$(BIN)/cnaps evaluate $(addprefix $(PAPER)/,$(filter-out tiny_imagenet,$(TESTED))) --model runs/paper/film+ar/best \
-	  --unseen $(UNSEEN) --published $(TEST_$(BUDGET)) --name paper --title "The paper's own model" --out out/paper \
-	  --learners cnaps=runs/paper/film+ar/best,cnaps-no-ar=runs/paper/film/best,cnaps-no-film=runs/paper/none/best,cnaps@ilsvrc-only=runs/paper/ilsvrc-only/best,$(if $(SMALL),cnaps@two-stage=runs/paper/two-stage/best$(comma))cnaps@joint=runs/paper/joint/best,cnaps@warm-start=runs/paper/warm-start/best,logreg,protonet
-	$(BIN)/python tools/paper_runs.py out/paper/paper.json $(addprefix runs/paper/,$(if $(SMALL),theta-small-images) theta none \
+	$(BIN)/cnaps evaluate $(addprefix $(PAPER)/,$(filter-out tiny_imagenet,$(TESTED))) --model $(PAPER_RUNS)/film+ar/best \
+	  --unseen $(UNSEEN) --published $(TEST_$(BUDGET)) --name paper --title "The paper's own model" --out $(PAPER_OUT) \
+	  --learners cnaps=$(PAPER_RUNS)/film+ar/best,cnaps-no-ar=$(PAPER_RUNS)/film/best,cnaps-no-film=$(PAPER_RUNS)/none/best,cnaps@ilsvrc-only=$(PAPER_RUNS)/ilsvrc-only/best,$(if $(SMALL),cnaps@two-stage=$(PAPER_RUNS)/two-stage/best$(comma))cnaps@joint=$(PAPER_RUNS)/joint/best,cnaps@warm-start=$(PAPER_RUNS)/warm-start/best,logreg,protonet
+	$(BIN)/python tools/paper_runs.py $(PAPER_OUT)/paper.json $(addprefix $(PAPER_RUNS)/,$(if $(SMALL),theta-small-images) theta none \
 	  film+ar film $(if $(SMALL),two-stage ilsvrc-only-none) ilsvrc-only joint warm-start)
-	$(TAKE_IN) out/paper/paper.json
+	$(if $(SMOKE),,$(TAKE_IN) $(PAPER_OUT)/paper.json)
 
 # In this order, so that what others need comes first; MINUTES ends it in time (a training or an evaluation that was cut off
 # goes on the next time).

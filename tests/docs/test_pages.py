@@ -101,7 +101,7 @@ def tool(name: str) -> Any:
         return importlib.import_module(name)
 
 
-@pytest.mark.parametrize(("budget", "models"), [("small", 8), ("full", 6)])
+@pytest.mark.parametrize(("budget", "models"), [("small", 8), ("smoke", 8), ("full", 6)])
 def test_commands_of_the_long_runs_exist_with_their_options_learners_and_settings(
     budget: str, models: int
 ) -> None:

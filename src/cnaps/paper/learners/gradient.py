@@ -60,8 +60,13 @@ class GradientLearner:
         self.every_stage = every_stage
 
     @torch.enable_grad()
-    def adapt(self, images: Tensor, labels: Tensor) -> Predictor:
-        """Learn a copy of what is to be learned; the backbone itself stays as it is."""
+    def adapt(
+        self, images: Tensor, labels: Tensor, watch: Callable[[int, Predictor], None] | None = None
+    ) -> Predictor:
+        """Learn a copy of what is to be learned; the backbone itself stays as it is.
+
+        `watch` is shown the predictor as it is after so many steps, where norms are stored ones.
+        """
         part, pixels = self.part(self.backbone), self.backbone.normalisation
         from_prototypes = self.descent.head == "prototypes"
         groups = self.backbone.groups(every_stage=self.every_stage)
@@ -80,13 +85,17 @@ class GradientLearner:
         optimiser = torch.optim.Adam(parameters, lr=self.descent.rate, fused=True)
         generator = torch.Generator().manual_seed(0)
         collapsed = 0  # steps in a row
-        for _ in range(self.descent.steps):
+        count = sum(value.numel() for value in parameters)
+        predictor = Predictor(lambda x: F.linear(embed(x), weight, bias), count)
+        for step in range(1, self.descent.steps + 1):
             some = torch.randperm(len(labels), generator=generator)[:batch]
             features = embed(images[some])
             loss = F.cross_entropy(F.linear(features, weight, bias), labels[some])
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
+            if watch is not None:
+                watch(step, predictor)
             collapsed = collapsed + 1 if _all_alike(features.detach()) else 0
             if collapsed == PATIENCE:
                 break  # it says the same of every image: what further steps can change is the bias
@@ -95,8 +104,7 @@ class GradientLearner:
                 embed(images)  # leaves the context's statistics in the norms
             for norm in part.norms:
                 norm.eval()
-        count = sum(value.numel() for value in parameters)
-        return Predictor(lambda x: F.linear(embed(x), weight, bias), count)
+        return predictor
 
 
 def _all_alike(features: Tensor) -> bool:

@@ -1,0 +1,97 @@
+"""How many steps, and how large, methods of gradient descent should take, on validation classes and domains.
+
+    python tools/tune_descent.py OUT [METHOD ...] [--tasks 2] [--steps 25,100,200]
+    python tools/results.py OUT/descent.json
+
+Every method learns the same tasks of five ways with each rate, from prototypes on features of the last stage, and
+is tested after so many steps on the way: with five images a class on data sets that have few, and with twenty-five
+on those that have more, since what few images cannot bear many may need. Goes on where it stood.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cnaps.data.collection import Collection
+from cnaps.episodes.task import flat_rows
+from cnaps.files import write_json
+from cnaps.nn.checkpoints import load_model
+from cnaps.paper.experiments.evaluation import TaskSet
+from cnaps.paper.experiments.reporting import provenance
+from cnaps.paper.learners import Predictor
+from cnaps.paper.learners.gradient import Descent, GradientLearner, all_layers, film_layers, residual_adapters
+
+METHODS = {
+    "finetune-tuned": (all_layers, ("1e-4", "3e-4", "1e-3")),
+    "film-gradient-tuned": (film_layers, ("3e-3", "1e-2", "3e-2")),
+    "residual-adapters": (residual_adapters, ("1e-4", "3e-4", "1e-3")),
+}
+FEW = ("tiny_imagenet", "quickdraw", "aerial-scenes", "plate-characters")
+SHOTS = {5: FEW, 25: FEW[:2]}  # which data sets have so many
+SIZE, WAYS, TARGETS = 96, 5, 10
+
+
+def drawn(tasks: int) -> Iterator[tuple[str, Tensor, Tensor, Tensor, Tensor]]:
+    """The name of each task, then images and labels of its context and of its targets."""
+    for shots, names in SHOTS.items():
+        collections = [Collection.open(f"collections/{name}") for name in names]
+        options: dict[str, Any] = {"ways": WAYS, "shots": shots, "targets": TARGETS, "hierarchy": False}
+        task_set = TaskSet.draw(collections, "valid", tasks, **options)
+        for name, some in task_set.tasks.items():
+            for described in some:
+                parts: list[Tensor] = []
+                for rows, labels in (flat_rows(described.context), flat_rows(described.targets)):
+                    images = task_set.collections[name].read(rows.tolist(), SIZE, threads=1)
+                    parts += [images, torch.from_numpy(labels)]
+                yield f"{name}, {shots} shots, task {described.index}", *parts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=Path)
+    parser.add_argument("methods", nargs="*", help=f"of {', '.join(METHODS)}")
+    parser.add_argument("--tasks", type=int, default=2, help="of each data set and number of shots")
+    parser.add_argument("--steps", default="25,100,200")
+    o = parser.parse_intermixed_args()
+    torch.set_num_threads(1)
+    steps = [int(each) for each in o.steps.split(",")]
+    backbone, tasks = load_model("cnaps-lite0").backbone, list(drawn(o.tasks))
+    file = o.out / "descent.json"
+    found: dict[str, Any] = json.loads(file.read_text())["accuracies"] if file.exists() else {}
+    for method in o.methods or METHODS:
+        part, rates = METHODS[method]
+        for rate in rates:
+            mine = found.setdefault(method, {}).setdefault(rate, {})
+            began = time.process_time()
+            for name, images, labels, asked, answers in tasks:
+                if name in mine:
+                    continue
+                scores: dict[str, float] = {}
+
+                def watch(step: int, predictor: Predictor) -> None:
+                    if step in steps:
+                        right = predictor(asked).argmax(1) == answers  # noqa: B023
+                        scores[str(step)] = round(float(right.float().mean()), 4)  # noqa: B023
+
+                descent = Descent(steps[-1], float(rate), "prototypes")
+                GradientLearner(method, backbone, part, descent).adapt(images, labels, watch)
+                ended = list(scores.values())[-1:]  # where learning ended early it says no other thing later
+                mine[name] = {str(step): (ended[0] if ended else 1 / WAYS) for step in steps} | scores
+                setup = {"image size": SIZE, "ways": WAYS, "targets": TARGETS, "theta": backbone.digest()}
+                made = provenance() | {"command": f"python tools/tune_descent.py {o.out}"}
+                write_json(file, {"accuracies": found, "steps": steps, "setup": setup, "made": made})
+            means = {s: sum(each[str(s)] for each in mine.values()) / len(mine) for s in steps}
+            print(method, rate, {s: round(100 * mean, 1) for s, mean in means.items()}, end=" ")
+            print(f"{time.process_time() - began:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
