@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup wheel demo test test-slow coverage torture package-test oldest lint format bench docs web collections published-collections overlaps default-model evaluate comparison comparison-steps ladder joint adapters active unequal grid full-size reviewer reviewer-status continual continual-networks continual-cnaps continual-stored shots speed paper paper-collections results clean
+.PHONY: setup wheel demo test test-slow coverage torture package-test oldest lint format bench docs web collections published-collections overlaps default-model evaluate comparison comparison-steps ladder joint adapters active unequal grid descent full-size reviewer reviewer-status continual continual-networks continual-cnaps continual-stored shots speed paper paper-collections results clean
 
 setup: $(READY)
 
@@ -185,6 +185,11 @@ comparison-steps: published-collections
 	$(COMPARISON) grid $(STEPPED)
 	$(COMPARISON) run --seeds $(SEEDS) --tasks $(STEPPED_TASKS) $(DESCENDED) $(STEPPED)
 
+# Steps and rates of methods that descend in every task, on validation classes and domains.
+descent: collections
+	$(PYTHON_ONE) tools/tune_descent.py out/descent
+	$(TAKE_IN) out/descent/descent.json
+
 # What each step from the paper's model to the default one is worth; theta trained too; residual adapters as in the paper,
 # from one pass of meta-trained networks, and learned anew in every task.
 ladder: grid
@@ -330,7 +335,7 @@ paper: paper-collections
 
 # In this order, so that what others need comes first; MINUTES ends it in time (a training or an evaluation that was cut off
 # goes on the next time).
-REVIEWER := grid comparison ladder joint adapters comparison-steps active full-size shots speed continual paper
+REVIEWER := grid comparison ladder joint adapters descent comparison-steps active full-size shots speed continual paper
 MINUTES ?=
 reviewer: $(READY)
 	$(BIN)/python tools/reviewer.py run out/reviewer $(REVIEWER) $(if $(MINUTES),--minutes $(MINUTES))

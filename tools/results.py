@@ -52,6 +52,25 @@ def _rate(found: dict[str, Any]) -> str:
     return "diverged" if found.get("diverged") else f"{100 * found['accuracy']:.1f}"
 
 
+def descent_report(data: dict[str, Any]) -> Report:
+    """The accuracy of methods of gradient steps by steps and rate, from what tools/tune_descent.py wrote."""
+    tasks = next(iter(next(iter(data["accuracies"].values())).values()))
+    kinds = list(dict.fromkeys(name.split(", ")[1] for name in tasks))
+    columns = [f"{kind}, {steps} steps" for kind in kinds for steps in data["steps"]]
+    caption = "Accuracy in percent on validation classes and domains by rate and steps"
+    table = Table(caption, ["method", "rate", *columns, "mean"])
+    for method, rates in data["accuracies"].items():
+        for rate, found in rates.items():
+            cells = [
+                100 * np.mean([own[str(steps)] for name, own in found.items() if f", {kind}," in name])
+                for kind in kinds
+                for steps in data["steps"]
+            ]
+            table.rows.append([method, rate, *[f"{cell:.1f}" for cell in (*cells, np.mean(cells))]])
+    text = [f"{len(tasks)} tasks, five ways, {data['setup']['image size']} pixels."]
+    return Report("descent", "How steps and their rates were chosen", text, {"descent": table}, {}, data)
+
+
 def unequal_report(data: dict[str, Any]) -> Report:
     """Coverage, and recall with and without what a class of few examples is given, from benchmarks/unequal.py."""
     rows, used = data["rows"], str(data["given back"])
@@ -122,6 +141,7 @@ KINDS: dict[str, Callable[[dict[str, Any]], Report]] = {
     "active": active_report,
     "trust": trust_report,
     "grid": grid_report,
+    "descent": descent_report,
     "unequal": unequal_report,
 }
 
@@ -203,7 +223,7 @@ VIEWS = (
 )
 PAGES = (
     Page("default-model", "How good is the default model?", ("evaluation", "film", "full-size")),
-    Page("methods", "How do other methods compare?", ("comparison", "grid")),
+    Page("methods", "How do other methods compare?", ("comparison", "grid", "descent")),
     Page("parts", "What is each part worth?", ("ladder", "joint", "adapters")),
     Page("sizes", "How does accuracy grow with shots, and fall with ways?", ("sizes",)),
     Page("speed", "How fast is it?", ("speed", "design-space")),

@@ -1,7 +1,7 @@
 """How many steps, and how large, methods of gradient descent should take, on validation classes and domains.
 
     python tools/tune_descent.py OUT [METHOD ...] [--tasks 2] [--steps 25,100,200]
-    python tools/results.py OUT/descent.json
+    python tools/results.py OUT/descent.json         (both: make descent)
 
 Every method learns the same tasks of five ways with each rate, from prototypes on features of the last stage, and
 is tested after so many steps on the way: with five images a class on data sets that have few, and with twenty-five
@@ -86,7 +86,7 @@ def main() -> None:
                 ended = list(scores.values())[-1:]  # where learning ended early it says no other thing later
                 mine[name] = {str(step): (ended[0] if ended else 1 / WAYS) for step in steps} | scores
                 setup = {"image size": SIZE, "ways": WAYS, "targets": TARGETS, "theta": backbone.digest()}
-                made = provenance() | {"command": f"python tools/tune_descent.py {o.out}"}
+                made = provenance() | {"command": "make descent"}
                 write_json(file, {"accuracies": found, "steps": steps, "setup": setup, "made": made})
             means = {s: sum(each[str(s)] for each in mine.values()) / len(mine) for s in steps}
             print(method, rate, {s: round(100 * mean, 1) for s, mean in means.items()}, end=" ")

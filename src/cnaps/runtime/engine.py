@@ -124,9 +124,10 @@ class OnnxEngine:
         if bundle.autoregressive:
             given["members"] = members_of(support.labels, support.ways, np.empty(0, np.float32))
         size = support.pixels.shape[-1]
-        if size not in self._layers:
-            self._layers = {size: bundle.layers(size)}
-        layers = self._layers[size]
+        layers = self._layers.get(size)
+        if layers is None:  # read once above: another thread may learn at another size meanwhile
+            layers = bundle.layers(size)
+            self._layers = {size: layers}
         stem = self._fixed("stem", "stem", layers)  # the same at every size
         chunks = [_run(stem, self._images(part)) for part in _chunks(support.pixels)]
         film: list[np.ndarray] = []

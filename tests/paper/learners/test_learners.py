@@ -363,6 +363,21 @@ def test_nothing_but_the_command_line_imports_the_comparisons() -> None:
     assert [path.name for path in others if "cnaps.paper" in path.read_text(encoding="utf-8")] == []
 
 
+def test_a_method_of_gradient_steps_is_watched_after_each_of_them(backbone: Backbone, tasks: list[Task]) -> None:
+    images, labels, asked = tasks[0].context_images, tasks[0].context_labels, tasks[0].target_images
+    seen: dict[int, Tensor] = {}
+
+    def learned(steps: int, **watch: Any) -> Tensor:
+        descent = Descent(steps, 0.01, "prototypes")
+        return GradientLearner("watched", backbone, film_layers, descent).adapt(images, labels, **watch)(asked)
+
+    last = learned(3, watch=lambda step, predictor: seen.update({step: predictor(asked)}))
+    assert list(seen) == [1, 2, 3]
+    assert torch.equal(seen[2], learned(2))
+    assert torch.equal(seen[3], last)
+    assert not torch.equal(seen[1], seen[2])
+
+
 @pytest.mark.parametrize("name", ["logreg", "protonet", "finetune", "film-gradient-tuned"])
 def test_a_method_reads_the_features_of_every_stage_or_of_the_last(
     name: str, model: CNAPs, tasks: list[Task]
