@@ -175,7 +175,7 @@ TAKE_IN = $(BIN)/python tools/results.py
 FROZEN := logreg protonet matchingnet
 ONE_PASS := cnaps cnaps-no-film protonet-trained simple-cnaps cnaps-linear tadam-style cnaps-no-ar versa matchingnet-trained
 STEPPED := fomaml proto-maml proto-maml-fixed-norms
-DESCENDED := film-gradient-tuned finetune-tuned finetune
+DESCENDED := film-gradient-tuned finetune-tuned finetune-long finetune
 
 grid: published-collections
 	$(COMPARISON) grid $(ONE_PASS)
@@ -194,7 +194,7 @@ descent: collections
 # from one pass of meta-trained networks, and learned anew in every task.
 ladder: grid
 	$(COMPARISON) grid cnaps-linear-no-film cnaps-linear-long cnaps-cosine cnaps-ridge
-	$(TEST) cnaps-linear-no-film cnaps-cosine cnaps-ridge cnaps cnaps-lora cnaps-taught
+	$(TEST) cnaps-linear-no-film cnaps-linear-long cnaps-cosine cnaps-ridge cnaps cnaps-lora cnaps-taught
 joint: grid
 	$(TEST) cnaps cnaps-joint cnaps-warm-start
 adapters: grid
@@ -250,7 +250,7 @@ continual-cnaps: $(CIFAR)/collection/collection.json grid continual-stored
 	$(SPLIT_CIFAR) --model $$model --shots 1,5,10,25,all --runs $(CONTINUAL_RUNS) --methods cnaps-fixed,cnaps-paper
 
 # Accuracy against shots, ways and imbalance, and against time, for the default model at 96 pixels.
-SHOTS_LEARNERS ?= cnaps,logreg,logreg@last,logreg-balanced,logreg-balanced@last,finetune-tuned
+SHOTS_LEARNERS ?= cnaps,logreg,logreg@last,logreg-balanced,logreg-balanced@last,finetune-tuned@last,finetune-long@last
 AXES ?= shots,ways,imbalance
 SHOTS_TASKS ?= 25
 shots: collections

@@ -40,6 +40,7 @@ METHODS = (
         "matchingnet-trained",
         "finetune",
         "finetune-tuned",
+        "finetune-long",
         "film-gradient",
         "film-gradient-tuned",
     ),

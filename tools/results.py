@@ -54,20 +54,19 @@ def _rate(found: dict[str, Any]) -> str:
 
 def descent_report(data: dict[str, Any]) -> Report:
     """The accuracy of methods of gradient steps by steps and rate, from what tools/tune_descent.py wrote."""
-    tasks = next(iter(next(iter(data["accuracies"].values())).values()))
-    kinds = list(dict.fromkeys(name.split(", ")[1] for name in tasks))
-    columns = [f"{kind}, {steps} steps" for kind in kinds for steps in data["steps"]]
+    every = [(m, rate, found) for m, rates in data["accuracies"].items() for rate, found in rates.items()]
+    kinds = list(dict.fromkeys(name.split(", ")[1] for *_, found in every for name in found))
+    steps = sorted({int(count) for *_, found in every for own in found.values() for count in own})
     caption = "Accuracy in percent on validation classes and domains by rate and steps"
-    table = Table(caption, ["method", "rate", *columns, "mean"])
-    for method, rates in data["accuracies"].items():
-        for rate, found in rates.items():
-            cells = [
-                100 * np.mean([own[str(steps)] for name, own in found.items() if f", {kind}," in name])
-                for kind in kinds
-                for steps in data["steps"]
-            ]
-            table.rows.append([method, rate, *[f"{cell:.1f}" for cell in (*cells, np.mean(cells))]])
-    text = [f"{len(tasks)} tasks, five ways, {data['setup']['image size']} pixels."]
+    columns = [(kind, str(count)) for kind in kinds for count in steps]
+    table = Table(caption, ["method", "rate", *[f"{kind}, {count} steps" for kind, count in columns], "tasks"])
+    for method, rate, found in every:
+        cells = []
+        for kind, count in columns:
+            mine = [own[count] for name, own in found.items() if f", {kind}," in name and count in own]
+            cells.append(f"{100 * np.mean(mine):.1f}" if mine else "")
+        table.rows.append([method, rate, *cells, len(found)])
+    text = [f"Five ways, {data['setup']['image size']} pixels."]
     return Report("descent", "How steps and their rates were chosen", text, {"descent": table}, {}, data)
 
 
@@ -187,22 +186,25 @@ METHODS = (
         "matchingnet",
         "finetune",
         "finetune-tuned",
+        "finetune-long",
         "film-gradient-tuned",
         "residual-adapters",
     ),
 )
+PAPER_HEADS = ("cnaps-linear@last", "cnaps-linear-long@last")
 VIEWS = (
     View(
         "comparison",
         "Methods around one backbone",
-        (*(f"{name}@all" for name in METHODS), "cnaps-linear@last", *(f"{name}@last" for name in METHODS)),
+        (*(f"{name}@all" for name in METHODS), *PAPER_HEADS, *(f"{name}@last" for name in METHODS)),
         "cnaps@all",
     ),
     View(
         "ladder",
         "From the paper's model to the default one",
         (
-            *("cnaps-linear@last", "cnaps-linear-no-film@last", "cnaps-cosine@last", "cnaps-ridge@last"),
+            *("cnaps-linear@last", "cnaps-linear-no-film@last", "cnaps-linear-long@last"),
+            *("cnaps-cosine@last", "cnaps-ridge@last"),
             *("cnaps-no-film@last", "cnaps-no-ar@last", "cnaps@last"),
             *("cnaps-no-film@all", "cnaps-no-ar@all", "cnaps@all", "cnaps-lora@all", "cnaps-taught@all"),
         ),

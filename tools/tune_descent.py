@@ -1,6 +1,6 @@
 """How many steps, and how large, methods of gradient descent should take, on validation classes and domains.
 
-    python tools/tune_descent.py OUT [METHOD ...] [--tasks 2] [--steps 25,100,200]
+    python tools/tune_descent.py OUT [METHOD ...] [--tasks 2] [--rates 1e-4,3e-4] [--steps 25,100,200]
     python tools/results.py OUT/descent.json         (both: make descent)
 
 Every method learns the same tasks of five ways with each rate, from prototypes on features of the last stage, and
@@ -59,6 +59,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("methods", nargs="*", help=f"of {', '.join(METHODS)}")
     parser.add_argument("--tasks", type=int, default=2, help="of each data set and number of shots")
+    parser.add_argument("--rates", help="those of the method, if not given")
     parser.add_argument("--steps", default="25,100,200")
     o = parser.parse_intermixed_args()
     torch.set_num_threads(1)
@@ -66,9 +67,10 @@ def main() -> None:
     backbone, tasks = load_model("cnaps-lite0").backbone, list(drawn(o.tasks))
     file = o.out / "descent.json"
     found: dict[str, Any] = json.loads(file.read_text())["accuracies"] if file.exists() else {}
+    o.out.mkdir(parents=True, exist_ok=True)
     for method in o.methods or METHODS:
         part, rates = METHODS[method]
-        for rate in rates:
+        for rate in o.rates.split(",") if o.rates else rates:
             mine = found.setdefault(method, {}).setdefault(rate, {})
             began = time.process_time()
             for name, images, labels, asked, answers in tasks:
@@ -87,7 +89,7 @@ def main() -> None:
                 mine[name] = {str(step): (ended[0] if ended else 1 / WAYS) for step in steps} | scores
                 setup = {"image size": SIZE, "ways": WAYS, "targets": TARGETS, "theta": backbone.digest()}
                 made = provenance() | {"command": "make descent"}
-                write_json(file, {"accuracies": found, "steps": steps, "setup": setup, "made": made})
+                write_json(file, {"accuracies": found, "setup": setup, "made": made})
             means = {s: sum(each[str(s)] for each in mine.values()) / len(mine) for s in steps}
             print(method, rate, {s: round(100 * mean, 1) for s, mean in means.items()}, end=" ")
             print(f"{time.process_time() - began:.0f} s", flush=True)

@@ -160,22 +160,27 @@ def test_scores_of_a_model_with_other_weights_are_dropped_and_not_mixed(
     assert len(comparison.kept().columns) == 2
 
 
-def test_film_for_the_papers_head_learns_with_the_head_of_the_same_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_film_for_the_papers_head_learns_with_the_head_of_the_same_seed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
     import comparison
 
-    asked: list[tuple[str, str, int, str]] = []
-
-    def trained(*which: Any) -> tuple[Path, dict[str, float]]:
-        asked.append(which)
-        return Path("runs/of-the-head"), {}
-
-    monkeypatch.setattr(comparison, "trained", trained)
     monkeypatch.setattr(comparison, "rates", lambda: {"cnaps-linear-no-film": {"best": "1e-3"}})
+    monkeypatch.setattr(comparison, "CONFIG", ROOT / comparison.CONFIG)
     config = comparison.settings("cnaps-linear-long", "last", 2, "3e-4")
-    assert asked == [("cnaps-linear-no-film", "last", 2, "1e-3")]
-    assert (config.init.head, config.init.freeze) == ("runs/of-the-head", ("head",))
+    folder = comparison.model_folder("cnaps-linear-no-film", "last", 2, "1e-3")
+    assert (config.init.head, config.init.freeze) == (str(folder), ("head",))
     assert not comparison.settings("cnaps-linear", "last", 2, "3e-4").init.head
+
+    def first(config: Any) -> None:
+        raise LookupError(config.learner, config.seed, config.optimiser.learning_rate)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(comparison, "build_model", first)
+    with pytest.raises(LookupError) as began:
+        comparison.trained("cnaps-linear-long", "last", 2, "3e-4")
+    assert began.value.args == ("cnaps-no-film", 2, 1e-3), "its head is trained before it"
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def _gradient(name: str, summary: str, part: Callable[[Backbone], Part], descent
 _THETA = {"mode": "warm-start"}
 _PAPER_HEAD = {"head": "linear", "spread": False}
 
-# What is called tuned was chosen among a few rates on ten tasks of validation classes.
+# Rates and steps of what begins with prototypes are from tools/tune_descent.py.
 _ENTRIES = (
     Entry("cnaps", "FiLM and classifier from one pass over the context", config={"adaptation": "film+ar"}),
     Entry("cnaps-no-ar", "CNAPs whose FiLM comes from z_G alone", config={"adaptation": "film"}),
@@ -103,6 +103,9 @@ _ENTRIES = (
     ),
     _gradient(
         "finetune-tuned", "all layers, 25 steps from prototypes", all_layers, Descent(25, 0.0001, "prototypes")
+    ),
+    _gradient(
+        "finetune-long", "all layers, 100 steps from prototypes", all_layers, Descent(100, 0.0003, "prototypes")
     ),
     _gradient("film-gradient", "FiLM by 25 steps of Adam at 0.001", film_layers, Descent(25, 0.001, batch=64)),
     _gradient(
