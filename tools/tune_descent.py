@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +47,29 @@ def drawn(tasks: int) -> Iterator[tuple[str, Tensor, Tensor, Tensor, Tensor]]:
         task_set = TaskSet.draw(collections, "valid", tasks, **options)
         for name, some in task_set.tasks.items():
             for described in some:
-                parts: list[Tensor] = []
-                for rows, labels in (flat_rows(described.context), flat_rows(described.targets)):
-                    images = task_set.collections[name].read(rows.tolist(), SIZE, threads=1)
-                    parts += [images, torch.from_numpy(labels)]
-                yield f"{name}, {shots} shots, task {described.index}", *parts
+                (rows, labels), (asked, answers) = flat_rows(described.context), flat_rows(described.targets)
+                images, targets = (
+                    task_set.collections[name].read(some.tolist(), SIZE, threads=1) for some in (rows, asked)
+                )
+                known, truth = torch.from_numpy(labels), torch.from_numpy(answers)
+                yield f"{name}, {shots} shots, task {described.index}", images, known, targets, truth
+
+
+def followed(
+    learner: GradientLearner, steps: Sequence[int], context: tuple[Tensor, Tensor], targets: tuple[Tensor, Tensor]
+) -> dict[str, float]:
+    """The accuracy on the targets after so many steps each."""
+    scores: dict[str, float] = {}
+
+    def watch(step: int, predictor: Predictor) -> None:
+        if step in steps:
+            right = predictor(targets[0]).argmax(1) == targets[1]
+            scores[str(step)] = round(float(right.float().mean()), 4)
+
+    learner.adapt(*context, watch)
+    for step in steps:  # where learning ended early the network says the same of every image
+        scores.setdefault(str(step), 1 / WAYS)
+    return scores
 
 
 def main() -> None:
@@ -76,17 +94,8 @@ def main() -> None:
             for name, images, labels, asked, answers in tasks:
                 if name in mine:
                     continue
-                scores: dict[str, float] = {}
-
-                def watch(step: int, predictor: Predictor) -> None:
-                    if step in steps:
-                        right = predictor(asked).argmax(1) == answers  # noqa: B023
-                        scores[str(step)] = round(float(right.float().mean()), 4)  # noqa: B023
-
-                descent = Descent(steps[-1], float(rate), "prototypes")
-                GradientLearner(method, backbone, part, descent).adapt(images, labels, watch)
-                ended = list(scores.values())[-1:]  # where learning ended early it says no other thing later
-                mine[name] = {str(step): (ended[0] if ended else 1 / WAYS) for step in steps} | scores
+                learner = GradientLearner(method, backbone, part, Descent(steps[-1], float(rate), "prototypes"))
+                mine[name] = followed(learner, steps, (images, labels), (asked, answers))
                 setup = {"image size": SIZE, "ways": WAYS, "targets": TARGETS, "theta": backbone.digest()}
                 made = provenance() | {"command": "make descent"}
                 write_json(file, {"accuracies": found, "setup": setup, "made": made})
