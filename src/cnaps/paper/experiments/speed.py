@@ -40,6 +40,9 @@ def speed_report(data: dict[str, Any]) -> Report:
                 rows.append({**facts, **numbers, "seconds": float(np.median(column.seconds))})
     figure = new_figure(4.2 * min(len(scores.collections), 4), 4.2 * -(-len(scores.collections) // 4))
     panels = figure.subplots(-(-len(scores.collections) // 4), min(len(scores.collections), 4), squeeze=False)
+    times = [row["seconds"] for row in rows]
+    ticks = [digit * 10.0**power for power in range(-4, 5) for digit in (1, 2, 5)]
+    ticks = [tick for tick in ticks if min(times) / 2 < tick < 2 * max(times)]
     for collection, axes in zip(scores.collections, panels.flat, strict=False):
         for i, name in enumerate(learners):
             some = [row for row in rows if row["data set"] == collection and row["learner"] == name]
@@ -47,6 +50,9 @@ def speed_report(data: dict[str, Any]) -> Report:
             axes.plot(x, y, color=COLOURS[i], linewidth=0.6)
             axes.scatter(x, y, s=[12 + 5 * row["shots"] for row in some], color=COLOURS[i], alpha=0.7, label=name)
         axes.set(title=collection, xscale="log", xlabel="seconds a task", ylabel="accuracy (%)")
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
     panels.flat[0].legend(fontsize="small")
     table = Table("Mean accuracy (5 ways) and median time to adapt and predict 50 images", list(rows[0]))
     table.rows = [[f"{v:.4f}" if isinstance(v, float) else v for v in row.values()] for row in rows]
