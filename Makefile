@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup wheel demo test test-slow coverage torture package-test oldest lint format bench docs web collections published-collections overlaps default-model evaluate comparison comparison-steps ladder joint adapters active unequal grid descent full-size reviewer reviewer-status continual continual-networks continual-cnaps continual-stored shots speed paper paper-collections results clean
+.PHONY: setup wheel demo test test-slow coverage torture package-test oldest lint format bench docs web collections published-collections overlaps default-model evaluate comparison comparison-steps ladder joint adapters active unequal grid descent design-space full-size reviewer reviewer-status continual continual-networks continual-cnaps continual-stored shots speed paper paper-collections results clean
 
 setup: $(READY)
 
@@ -215,6 +215,14 @@ unequal: collections
 	$(BIN)/python -m benchmarks.unequal collections
 	$(TAKE_IN) out/unequal/unequal.json
 
+# How many numbers a task has of its own, and how long it takes to find them: the paper's picture of the field.
+design-space: grid
+	model=$$($(COMPARISON) train cnaps) && \
+	models=$$($(COMPARISON) train --named cnaps cnaps-no-ar cnaps-no-film simple-cnaps versa tadam-style fomaml proto-maml) && \
+	CNAPS_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/cnaps experiment design-space collections/vgg_flower --model $$model --out out/design-space \
+	  --learners protonet,matchingnet,logreg,$$models,film-gradient-tuned,residual-adapters,finetune-tuned,finetune
+	$(TAKE_IN) out/design-space/design-space.json
+
 # The default model and the probes on tasks of full size, at most 50 ways and 500 context images, at one size of images.
 FULL_TASKS ?= 25
 FULL_PIXELS ?= 96
@@ -335,7 +343,7 @@ paper: paper-collections
 
 # In this order, so that what others need comes first; MINUTES ends it in time (a training or an evaluation that was cut off
 # goes on the next time).
-REVIEWER := grid comparison ladder joint adapters descent comparison-steps active full-size shots speed continual paper
+REVIEWER := grid comparison ladder joint adapters descent comparison-steps active design-space full-size shots speed continual paper
 MINUTES ?=
 reviewer: $(READY)
 	$(BIN)/python tools/reviewer.py run out/reviewer $(REVIEWER) $(if $(MINUTES),--minutes $(MINUTES))

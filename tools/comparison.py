@@ -2,7 +2,8 @@
 
     python tools/comparison.py grid [ROW ...]    the rate of each row, from one grid on validation domains
     python tools/comparison.py run [ROW ...]     train, test, and keep the scores in results/comparison.json
-    python tools/comparison.py train ROW         the folder of a model with the first seed, for other experiments
+    python tools/comparison.py train ROW         the folder of a model with the first seed, for other experiments;
+                                                 of several with --named: ROW=FOLDER,ROW=FOLDER
     python tools/comparison.py status            what is kept, and what is left
 
 A row is trained with each of SEEDS for each block of features (all stages, the last one). The first seed is tested
@@ -118,7 +119,7 @@ ROWS = {
         "cnaps", ("theta.mode=warm-start", "theta.warm_start_tasks=60", *JOINT), ("all",), "cnaps"
     ),
     "residual-adapters-trained": Row("residual-adapters-trained", blocks=("all",)),
-    "fomaml": Row("fomaml"),
+    "fomaml": Row("fomaml", blocks=("last",)),  # a linear layer on the last features, as published
     "proto-maml": Row("proto-maml"),
     "proto-maml-fixed-norms": Row("proto-maml-fixed-norms"),
     "film-gradient-tuned": Row("film-gradient-tuned"),
@@ -394,6 +395,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--tasks", type=int, default=600, help="of each data set, for the first seed")
     parser.add_argument("--spread-tasks", type=int, default=40, help="of each data set, for further seeds")
+    parser.add_argument("--named", action="store_true", help="print models as --learners takes them")
     parser.add_argument("--minutes", type=float, help="begin nothing after so many")
     o = parser.parse_intermixed_args()
     unknown = set(o.rows) - set(ROWS)
@@ -407,9 +409,9 @@ def main() -> None:
         seeds = [int(seed) for seed in o.seeds.split(",")]
         run(rows, Amount(o.blocks.split(","), seeds, o.tasks, min(o.tasks, o.spread_tasks)), clock)
     elif o.command == "train":
-        for name in o.rows:
-            block = ROWS[name].blocks[0]
-            print(trained(name, block, int(o.seeds.partition(",")[0]), rate_of(name, block))[0])
+        seed, blocks = int(o.seeds.partition(",")[0]), {name: ROWS[name].blocks[0] for name in o.rows}
+        models = {name: trained(name, block, seed, rate_of(name, block))[0] for name, block in blocks.items()}
+        print(",".join(f"{name}={folder}" if o.named else str(folder) for name, folder in models.items()))
     else:
         status()
 

@@ -130,7 +130,8 @@ def test_commands_of_the_long_runs_exist_with_their_options_learners_and_setting
             build(TrainConfig, apply_changes(read_settings(ROOT / words[1]), changes))
             trained.add(words[words.index("--out") + 1])
         if "--learners" in words:
-            for entry in words[words.index("--learners") + 1].split(","):
+            entries = words[words.index("--learners") + 1].split(",")
+            for entry in (each for each in entries if each != "$models"):  # rows of the comparison, checked above
                 label, _, folder = entry.partition("=")
                 find_learner(re.split("[@#]", label)[0])
                 assert folder.startswith("$") or not folder or str(Path(folder).parent) in trained
