@@ -187,7 +187,9 @@ comparison-steps: published-collections
 
 # Steps and rates of methods that descend in every task, on validation classes and domains.
 descent: collections
-	$(PYTHON_ONE) tools/tune_descent.py out/descent
+	$(PYTHON_ONE) tools/tune_descent.py out/descent finetune-tuned
+	$(PYTHON_ONE) tools/tune_descent.py out/descent finetune-tuned --rates 1e-4,3e-4 --tasks 4
+	$(PYTHON_ONE) tools/tune_descent.py out/descent film-gradient-tuned residual-adapters --steps 25,100
 	$(TAKE_IN) out/descent/descent.json
 
 # What each step from the paper's model to the default one is worth; theta trained too; residual adapters as in the paper,
