@@ -6,7 +6,7 @@ continual experiment out where `cnaps experiment continual` looks for them: what
 The words ask for numbers, so that they cannot differ from the tables:
 
     {accuracy WHO | ROW}             of a comparison, as in its table
-    {difference WHO - OTHER | ROW}   on the same tasks, signed; {by ...} without the sign
+    {difference WHO - OTHER | ROW}   on the same tasks, signed; {by ...} without the sign; a row may be `SET and SET`
     {cell TABLE | ROW | COLUMN}      of any report; a row is found by its first cells, separated by commas
 """
 
@@ -262,7 +262,8 @@ class Result:
         if kind == "cell":
             return _cell(self.report.tables[first], *rest)
         scores = Scores.from_json(self.data["scores"])
-        sets = dict(table_rows(scores.collections, self.data["unseen"]))[rest[0]]
+        rows = dict(table_rows(scores.collections, self.data["unseen"]))
+        sets = rows.get(rest[0]) or rest[0].split(" and ")
         if kind == "accuracy":
             found = scores.accuracy(first, sets)
         else:
