@@ -103,7 +103,7 @@ ROWS = {
     "tadam-style": Row("tadam-style"),
     # Each step from the paper's model to the default one. So few tasks cannot train its head (cnaps-linear), which
     # begins with random weights. With 10,000 it learns, without FiLM, but is far too sure of what it has not seen:
-    # FiLM that learns for it at a temperature of 1 finds that features of nothing cost least. At 50 it learns.
+    # FiLM that learns for it at a temperature of 1 finds that being sure of nothing costs least. At 50 it learns.
     # Cosine similarity to class means, with a learned scale, needs no more tasks than those.
     "cnaps-linear-no-film": Row("cnaps-no-film", (*PAPER_HEAD, *LONG), ("last",)),
     "cnaps-linear-long": Row(

@@ -6,7 +6,7 @@ continual experiment out where `cnaps experiment continual` looks for them: what
 The words ask for numbers, so that they cannot differ from the tables:
 
     {accuracy WHO | ROW}             of a comparison, as in its table
-    {difference WHO - OTHER | ROW}   on the same tasks, signed; {by ...} without the sign; a row may be `SET and SET`
+    {difference WHO - OTHER | ROW}   on the same tasks, signed; {by ...} without the sign; ROW or `SET and SET`
     {cell TABLE | ROW | COLUMN}      of any report; a row is found by its first cells, separated by commas
 """
 
