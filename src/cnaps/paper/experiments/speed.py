@@ -93,7 +93,7 @@ def design_space_report(data: dict[str, Any]) -> Report:
     figure.draw_without_rendering()  # places are known from here on
     taken = [axes.transData.transform((parameters, seconds)) for _, parameters, seconds in rows]
     blocked = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in taken]
-    for name, parameters, seconds in rows:
+    for i, (name, parameters, seconds) in enumerate(rows):
         for rise, side in product((4, -10, 15, -21, 26), ("left", "right")):  # beside the dot, then further away
             label = axes.annotate(
                 name,
@@ -102,6 +102,7 @@ def design_space_report(data: dict[str, Any]) -> Report:
                 textcoords="offset points",
                 ha=side,
                 fontsize="small",
+                color=style(i)["color"],
             )
             box = label.get_window_extent()
             if axes.bbox.containsx(box.x1) and not any(box.overlaps(other) for other in blocked):
