@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup wheel demo test test-slow coverage torture package-test oldest lint format bench docs web collections published-collections overlaps default-model evaluate comparison comparison-steps ladder joint adapters active unequal grid descent design-space full-size reviewer reviewer-status continual continual-networks continual-cnaps continual-stored shots speed paper paper-collections results clean
+.PHONY: setup wheel demo test test-slow coverage torture package-test oldest lint format bench docs web collections published-collections overlaps default-model evaluate comparison comparison-steps ladder joint adapters active unequal grid descent design-space full-size reviewer reviewer-status continual continual-networks continual-cnaps continual-stored continual-default active-default shots speed paper paper-collections results clean
 
 setup: $(READY)
 
@@ -171,7 +171,8 @@ SPREAD_TASKS ?= 40
 STEPPED_TASKS ?= 8
 COMPARISON = $(PYTHON_ONE) tools/comparison.py
 TEST = $(COMPARISON) run --seeds $(SEEDS) --tasks $(TASKS) --spread-tasks $(SPREAD_TASKS)
-TAKE_IN = $(BIN)/python tools/results.py
+TAKE_IN = $(BIN)/python tools/results.py --made 'make $@ $(filter-out DATASETS=% REFERENCE=%,$(MAKEOVERRIDES))'
+UNPACK = $(BIN)/python tools/results.py --unpack
 FROZEN := logreg protonet matchingnet
 ONE_PASS := cnaps cnaps-no-film protonet-trained simple-cnaps cnaps-linear tadam-style cnaps-no-ar versa matchingnet-trained
 STEPPED := fomaml proto-maml proto-maml-fixed-norms
@@ -251,19 +252,37 @@ continual: continual-networks continual-cnaps
 	$(TAKE_IN) out/continual-cifar100/continual.json continual-cifar100
 # What is stored is not done again.
 continual-stored: $(READY)
-	$(BIN)/python tools/results.py --unpack continual-cifar100 out/continual-cifar100
+	$(UNPACK) continual-cifar100 out/continual-cifar100
 continual-networks: $(CIFAR)/collection/collection.json continual-stored
 	$(SPLIT_CIFAR) --shots all --runs $(CONTINUAL_RUNS) --methods si,ewc,rwalk,finetune
-	$(SPLIT_CIFAR) --shots all --runs $(VCL_RUNS) --methods vcl,vcl-tempered
+	$(SPLIT_CIFAR) --shots all --runs $(VCL_RUNS) --methods vcl
 continual-cnaps: $(CIFAR)/collection/collection.json grid continual-stored
 	model=$$($(COMPARISON) train cnaps-no-ar) && \
 	$(SPLIT_CIFAR) --model $$model --shots 1,5,10,25,all --runs $(CONTINUAL_RUNS) --methods cnaps-fixed,cnaps-paper
 
+# The default model learning on, each data set at the size that auto takes, and asking for labels. On Split MNIST beside networks that
+# train on all images, on the same test images.
+CONTINUAL_DEFAULT = $(BIN)/cnaps experiment continual --methods cnaps-fixed,cnaps-paper
+SPLIT_MNIST = $(BIN)/cnaps experiment continual --benchmark split-mnist --data collections/mnist --tests 100 --out out/continual-mnist
+continual-default: collections
+	$(SPLIT_MNIST) --methods cnaps-fixed,cnaps-paper --shots 1,5,10,25,100 --runs 10 --size 96
+	$(SPLIT_MNIST) --methods si,ewc,rwalk,finetune --shots all --runs 10
+	$(SPLIT_MNIST) --methods vcl,vcl-coreset,joint --shots all --runs 3
+	$(TAKE_IN) out/continual-mnist/continual.json continual-mnist
+	$(CONTINUAL_DEFAULT) --benchmark split-cifar10 --data collections/cifar10 --shots 1,10,100 --runs 10 --tests 100 --size 128 --out out/continual-cifar10
+	$(TAKE_IN) out/continual-cifar10/continual.json continual-cifar10
+	$(CONTINUAL_DEFAULT) --benchmark split-collection --classes 20 --data collections/tiny_imagenet --shots 1,5,10 --runs 2 --tests 10 --size 160 --out out/continual-tiny
+	$(TAKE_IN) out/continual-tiny/continual.json continual-tiny
+active-default: collections
+	$(BIN)/cnaps experiment active collections/vgg_flower collections/omniglot --model cnaps-lite0 --seeds 4 --size 96 --out out/active-default
+	$(TAKE_IN) out/active-default/active.json active
+
 # Accuracy against shots, ways and imbalance, and against time, for the default model at 96 pixels.
-SHOTS_LEARNERS ?= cnaps,logreg,logreg@last,logreg-balanced,logreg-balanced@last,finetune-tuned@last,finetune-long@last
+SHOTS_LEARNERS ?= cnaps,logreg,logreg@last,logreg-balanced,logreg-balanced@last,finetune-tuned@last,finetune-long@last,finetune-long-balanced@last
 AXES ?= shots,ways,imbalance
 SHOTS_TASKS ?= 25
 shots: collections
+	$(UNPACK) sizes out/sizes
 	$(BIN)/cnaps experiment shots $(addprefix collections/,$(TESTED) cifar100) --model cnaps-lite0 --tasks $(SHOTS_TASKS) --size 96 \
 	  --unseen $(UNSEEN),cifar100 --learners $(SHOTS_LEARNERS) --axes $(AXES) --out out/sizes
 	$(TAKE_IN) out/sizes/sizes.json
@@ -345,7 +364,7 @@ paper: paper-collections
 
 # In this order, so that what others need comes first; MINUTES ends it in time (a training or an evaluation that was cut off
 # goes on the next time).
-REVIEWER := grid comparison ladder joint adapters descent comparison-steps active design-space full-size shots speed continual paper
+REVIEWER := grid comparison ladder joint adapters descent comparison-steps active design-space full-size shots speed continual continual-default active-default paper
 MINUTES ?=
 reviewer: $(READY)
 	$(BIN)/python tools/reviewer.py run out/reviewer $(REVIEWER) $(if $(MINUTES),--minutes $(MINUTES))

@@ -183,7 +183,7 @@ def measure(method: str, backbone: str, tasks: list[Draw]) -> list[Result]:
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         title = method if method == "cnaps" else f"{backbone.rsplit('/', 1)[-1]} + {method}"
         results.append(
-            Result(folder, title, *(round(float(v), 2) for v in (accuracy, spread, learn, predict, memory)))
+            Result(folder, title, *(round(float(v), 4) for v in (accuracy, spread, learn, predict, memory)))
         )
     return results
 

@@ -1,9 +1,10 @@
 """Write docs/results.md, the pages in docs/results/ and their pictures from the stored numbers: `make results`.
 
-results/NAME.json is what an experiment wrote, brought here by `python tools/results.py FILE [NAME]`, and
-results/NAME.md says in words what it shows. `python tools/results.py --unpack NAME FOLDER` lays the runs of a
-continual experiment out where `cnaps experiment continual` looks for them: what is stored is not done again.
-The words ask for numbers, so that they cannot differ from the tables:
+results/NAME.json is what an experiment wrote, brought here by `python tools/results.py FILE [NAME]`, with `--made`
+and the command that it is made by where that is more than the experiment's own, and
+results/NAME.md says in words what it shows. `python tools/results.py --unpack NAME FOLDER` lays stored scores,
+or the runs of a continual experiment, out where `cnaps experiment` looks for them: what is stored is not done
+again. The words ask for numbers, so that they cannot differ from the tables:
 
     {accuracy WHO | ROW}             of a comparison, as in its table
     {difference WHO - OTHER | ROW}   on the same tasks, signed; {by ...} without the sign; ROW or `SET and SET`
@@ -22,6 +23,7 @@ from typing import Any
 
 import numpy as np
 from paper_runs import paper_report
+from reports import descent_report, grid_report, unequal_report
 
 from cnaps.files import write_json, write_text
 from cnaps.paper.experiments.active import active_report
@@ -29,98 +31,12 @@ from cnaps.paper.experiments.comparison import comparison_report, table_rows
 from cnaps.paper.experiments.continual import continual_report, run_file
 from cnaps.paper.experiments.embeddings import embeddings_report
 from cnaps.paper.experiments.reporting import Report, Table
-from cnaps.paper.experiments.scores import Estimate, ScoreBook, Scores, agree, without_seed
+from cnaps.paper.experiments.scores import ScoreBook, Scores, agree, without_seed
 from cnaps.paper.experiments.sizes import sizes_report
 from cnaps.paper.experiments.speed import design_space_report, speed_report
 from cnaps.paper.experiments.trust import trust_report
 
 ROOT = Path(__file__).parents[1]
-
-
-def grid_report(data: dict[str, Any]) -> Report:
-    """The validation accuracy of each method at each rate, from what tools/comparison.py wrote."""
-    rates = sorted({rate for method in data["methods"].values() for rate in method["rates"]}, key=float)
-    table = Table("Accuracy in percent on validation domains by the rate of training", ["method", *rates, "best"])
-    for name, method in data["methods"].items():
-        found = [method["rates"].get(rate) for rate in rates]
-        cells = ["" if each is None else _rate(each) for each in found]
-        table.rows.append([name, *cells, method["best"]])
-    return Report("grid", "How rates were chosen", [], {"grid": table}, {}, data)
-
-
-def _rate(found: dict[str, Any]) -> str:
-    return "diverged" if found.get("diverged") else f"{100 * found['accuracy']:.1f}"
-
-
-def descent_report(data: dict[str, Any]) -> Report:
-    """The accuracy of methods of gradient steps by steps and rate, from what tools/tune_descent.py wrote."""
-    every = [(m, rate, found) for m, rates in data["accuracies"].items() for rate, found in rates.items()]
-    kinds = list(dict.fromkeys(name.split(", ")[1] for *_, found in every for name in found))
-    steps = sorted({int(count) for *_, found in every for own in found.values() for count in own})
-    caption = "Accuracy in percent on validation classes and domains by rate and steps"
-    columns = [(kind, str(count)) for kind in kinds for count in steps]
-    table = Table(caption, ["method", "rate", *[f"{kind}, {count} steps" for kind, count in columns], "tasks"])
-    for method, rate, found in every:
-        cells = []
-        for kind, count in columns:
-            mine = [own[count] for name, own in found.items() if f", {kind}," in name and count in own]
-            cells.append(f"{100 * np.mean(mine):.1f}" if mine else "")
-        table.rows.append([method, rate, *cells, len(found)])
-    text = [f"Five ways, {data['setup']['image size']} pixels."]
-    return Report("descent", "How steps and their rates were chosen", text, {"descent": table}, {}, data)
-
-
-def unequal_report(data: dict[str, Any]) -> Report:
-    """Coverage, and recall with and without what a class of few examples is given, from benchmarks/unequal.py."""
-    rows, used = data["rows"], str(data["given back"])
-    coverages, shares = list(rows[0]["sets"]), list(rows[0]["given"])
-    titles = [f"{float(coverage):.0%}" for coverage in coverages]
-
-    def mean(some: list[dict[str, Any]], kind: str, key: str, place: int) -> Estimate:
-        return Estimate.of([row[kind][key][place] for row in some])
-
-    def by(key: str, **wanted: str) -> dict[str, list[dict[str, Any]]]:
-        some = [row for row in rows if all(row[name] == value for name, value in wanted.items())]
-        return {
-            each: [row for row in some if row[key] == each] for each in dict.fromkeys(row[key] for row in some)
-        }
-
-    def sets(caption: str, groups: dict[str, list[dict[str, Any]]], first: str) -> Table:
-        table = Table(
-            caption, [first, *titles, *[f"few, {each}" for each in titles], "classes in a set at 90%", "tasks"]
-        )
-        for name, some in groups.items():
-            held = [mean(some, "sets", key, place) for place in (1, 0) for key in coverages]
-            table.rows.append([name, *map(str, held), f"{mean(some, 'sets', '0.9', 2).mean:.2f}", len(some)])
-        return table
-
-    tables = {}
-    for part in ("unseen", "validation"):
-        groups = by("case", part=part)
-        caption = f"How often (%) prediction sets hold the true class, {part}"
-        tables[f"sets {part}"] = sets(caption, groups, "examples")
-        caption = f"Recall (%) of the classes of fewest examples, and of all, {part}"
-        table = Table(caption, ["examples", "few, without", "few, with", "all, without", "all, with", "tasks"])
-        for case, some in groups.items():
-            found = [mean(some, "given", key, place) for place in (0, 1) for key in ("0.0", used)]
-            table.rows.append([case, *map(str, found), len(some)])
-        tables[f"recall {part}"] = table
-    caption = "How often (%) prediction sets hold the true class, unseen, tasks by the protocol"
-    tables["by data set"] = sets(caption, by("data set", part="unseen", case="Meta-Dataset"), "data set")
-    choice = Table(
-        "Accuracy (%) by how much is given to classes of few examples, validation", ["examples", *shares]
-    )
-    for case, some in by("case", part="validation").items():
-        choice.rows.append([case, *[f"{100 * mean(some, 'given', share, 1).mean:.1f}" for share in shares]])
-    unequal = [row for row in rows if row["part"] == "validation" and row["case"] in _UNEQUAL]
-    choice.rows.append(["mean of those that are unequal", *[
-        f"{100 * mean(unequal, 'given', share, 1).mean:.1f}" for share in shares
-    ]])  # fmt: skip
-    tables["choice"] = choice
-    return Report("unequal", "Unequal numbers of examples, and prediction sets", [], tables, {}, data)
-
-
-_UNEQUAL = ("1 beside 5", "1 beside 20", "5 beside 20", "20 beside 1")
 
 # The kind of a result is what its name begins with.
 KINDS: dict[str, Callable[[dict[str, Any]], Report]] = {
@@ -296,18 +212,22 @@ def main(arguments: Sequence[str]) -> None:
     if arguments and arguments[0] == "--unpack":
         unpack(arguments[1], Path(arguments[2]))
         return
+    made = None
+    if arguments and arguments[0] == "--made":
+        made, arguments = arguments[1], arguments[2:]
     if arguments:
         source = Path(arguments[0])
-        take_in(
-            json.loads(source.read_text(encoding="utf-8")), arguments[1] if len(arguments) > 1 else source.stem
-        )
+        name = arguments[1] if len(arguments) > 1 else source.stem
+        take_in(json.loads(source.read_text(encoding="utf-8")), name, made)
     for path, text in render(pictures=True).items():
         write_text(path, text)
 
 
-def take_in(data: dict[str, Any], name: str) -> None:
+def take_in(data: dict[str, Any], name: str, made_by: str | None = None) -> None:
     """Keep a result as results/NAME.json; scores join those that are there, if they are of the same setup."""
     path = ROOT / "results" / f"{name}.json"
+    if made_by is not None:
+        data["made"]["command"] = " ".join(made_by.split())
     if "scores" in data:
         data.pop("results", None)  # what a table says follows from the scores
         if path.exists():
@@ -334,12 +254,17 @@ def take_in(data: dict[str, Any], name: str) -> None:
 
 
 def unpack(name: str, folder: Path) -> None:
-    """The stored runs of a continual experiment, as files of their own; those that are there stay."""
+    """Stored runs or scores, as files that an experiment goes on from; those that are there stay."""
     held = ROOT / "results" / f"{name}.json"
     if not held.exists():
         return
-    data = json.loads(held.read_text(encoding="utf-8"))
-    ScoreBook(folder).agree(data["config"], write=True)
+    data, book = json.loads(held.read_text(encoding="utf-8")), ScoreBook(folder)
+    if "scores" in data:
+        book.agree(data["setup"], write=True)
+        known = book.read()
+        book.append(score for score in Scores.from_json(data["scores"]).single() if score.key not in known)
+        return
+    book.agree(data["config"], write=True)
     for result in data["results"]:
         path = run_file(folder, result["method"], result["shots"], result["run"])
         if not path.exists():

@@ -22,9 +22,9 @@ NAME = "split-cifar100"
 FIRST_RUN = 1000  # none of these streams is measured later
 STRENGTHS = {
     "finetune": (None,),
-    "si": (0.02, 0.1, 0.5, 2.0),
-    "ewc": (0.05, 0.5, 5.0, 50.0),
-    "rwalk": (0.02, 0.2, 2.0),
+    "si": (0.02, 0.1, 0.5, 2.0, 8.0, 32.0),
+    "ewc": (0.05, 0.5, 5.0, 50.0, 500.0, 5000.0),
+    "rwalk": (0.002, 0.02, 0.2, 2.0),
 }
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cnaps.paper.experiments.continual import run_file
-from cnaps.paper.experiments.scores import Scores
+from cnaps.paper.experiments.scores import ScoreBook, Scores
 
 from .pages import ROOT
 
@@ -88,7 +88,7 @@ def test_an_interval_on_any_page_is_a_stored_one(tool: ModuleType) -> None:
 
 def one_more(seed: int, **setup: Any) -> dict[str, Any]:
     label = f"cnaps@all#{seed}"
-    column = {"index": [0, 1], "accuracy": [0.5, 0.75], "seconds": [0.1, 0.1], "bins": [[0.0] * 15] * 3}
+    column = {"index": [0, 1], "accuracy": [0.5, 0.75], "seconds": [0.1, 0.1], "bins": [[2.0] * 15] * 3}
     facts = {"tasks": {"seed": 0}, "learner": {label: "f"}, "trained": {label: {"rate": "1e-3"}}}
     made = {"command": f"make seed-{seed}"}
     return {"setup": facts | setup, "scores": {label: {"mnist": column}}, "made": made}
@@ -120,6 +120,18 @@ def test_a_further_axis_joins_those_that_are_kept(
     assert kept["learners"] == ["cnaps", "logreg"]
 
 
+def test_a_result_names_the_target_that_made_it_and_not_its_last_step(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tool, "ROOT", tmp_path)
+    (tmp_path / "results").mkdir()
+    tool.take_in(
+        {"results": [], "made": {"command": "cnaps experiment", "versions": {"cnaps": "1"}}}, "a", "make b  "
+    )
+    kept = json.loads((tmp_path / "results" / "a.json").read_text(encoding="utf-8"))
+    assert kept["made"] == {"command": "make b", "versions": {"cnaps": "1"}}
+
+
 def test_runs_that_are_stored_are_not_done_again(
     tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +148,22 @@ def test_runs_that_are_stored_are_not_done_again(
     path.write_text("{}", encoding="utf-8")
     tool.unpack("continual-some", tmp_path / "out")
     assert path.read_text(encoding="utf-8") == "{}", "what lies there stays"
+
+
+def test_scores_that_are_stored_are_not_measured_again_and_stay_what_they_were(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tool, "ROOT", tmp_path)
+    (tmp_path / "results").mkdir()
+    tool.take_in(one_more(0), "sizes")
+    for _ in range(2):  # what lies there stays
+        tool.unpack("sizes", tmp_path / "out")
+    book = ScoreBook(tmp_path / "out")
+    stored = json.loads((tmp_path / "results" / "sizes.json").read_text(encoding="utf-8"))
+    assert Scores.of(book.read().values()).to_json() == stored["scores"]
+    assert book.setup == stored["setup"]
+    lines = (tmp_path / "out" / "scores-0.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == len(book.read()), "each once"
 
 
 def test_scores_of_a_model_with_other_weights_are_dropped_and_not_mixed(

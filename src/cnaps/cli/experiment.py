@@ -178,6 +178,7 @@ def active(
     images: Annotated[int, typer.Option(min=1, help="Images labelled in an iteration.")] = 1,
     start: Annotated[int, typer.Option(min=1, help="Labels of each class to begin with.")] = 1,
     split: o.Split = "test",
+    size: o.Size = None,
 ) -> None:
     """Active learning: accuracy against labels bought, by strategy, a panel an alphabet or data set.
 
@@ -185,7 +186,7 @@ def active(
 
     Example: cnaps experiment active collections --model cnaps-lite0 --out results/active
     """
-    study = _study(at, learners, split)
+    study = _study(at, learners, split, size)
     from cnaps.paper.experiments.active import Plan, active_report, active_runs
     from cnaps.runtime.suggest import check_strategy
 
@@ -229,7 +230,7 @@ def continual(
         str,
         typer.Option(
             help="With commas: cnaps-fixed (FiLM of the first step stays), cnaps-paper (FiLM is made anew), and "
-            "networks that train: si, ewc, vcl, vcl-coreset, vcl-tempered, rwalk, finetune, joint."
+            "networks that train: si, ewc, vcl, vcl-coreset, rwalk, finetune, joint."
         ),
     ] = "cnaps-fixed,cnaps-paper",
     model: Annotated[str, typer.Option(help="A model's folder or name, for cnaps methods.")] = "cnaps-lite0",

@@ -177,22 +177,34 @@ def _run(job: _Job, starts: list[int], workers: int) -> Iterator[int]:
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_set_job, initargs=(job,)) as pool:
-        with _uninterrupted():
-            done = pool.map(_do, starts)  # starts the processes
-        yield from done
+        try:
+            with _uninterrupted():
+                done = pool.map(_do, starts)  # starts the processes
+            yield from done
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Keep Ctrl-C from this thread, until the end of the block, and from the processes it starts, for ever."""
-    if not hasattr(signal, "pthread_sigmask"):
+    """Keep Ctrl-C until the end of the block, and from the processes that it starts, for ever.
+
+    They inherit what this thread blocks; another thread may get it all the same, and then Python acts on it here.
+    """
+    if not hasattr(signal, "pthread_sigmask") or threading.current_thread() is not threading.main_thread():
         yield
         return
+    asked: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: asked.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, handler)
+    if asked:
+        raise KeyboardInterrupt
 
 
 class _Job:

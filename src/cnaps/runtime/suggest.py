@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cnaps.runtime.task import FittedTask
 
 CANDIDATES = 10  # for each image wanted, how many of the most uncertain a diverse choice looks at
+NEAR = 0.5  # of the usual distance between two images: what is nearer to one that was taken counts less
 STRATEGIES = ("diverse", "entropy", "margin", "variation-ratio", "random")
 
 
@@ -30,10 +31,10 @@ def uncertainty(
     """
     rows, ways = probabilities.shape
     check_strategy(strategy)
-    if strategy in ("entropy", "diverse"):
+    if strategy == "entropy":
         logs = np.log(np.clip(probabilities, 1e-12, 1))
         return np.clip(-(probabilities * logs).sum(1) / np.log(max(ways, 2)), 0, 1) + 0.0
-    if strategy == "margin":
+    if strategy in ("margin", "diverse"):
         top = np.sort(probabilities, axis=1)
         return np.subtract(1, top[:, -1] - top[:, -2]) if ways > 1 else 1 - top[:, -1]
     if strategy == "variation-ratio":
@@ -58,8 +59,8 @@ def choose(
 ) -> list[int]:
     """The `n` rows to label next, best first.
 
-    `diverse` takes the most uncertain first and then, one at a time, what is uncertain and unlike everything
-    taken so far: a near-duplicate of a chosen image has next to nothing to add. The others rank by `uncertainty`.
+    `diverse` takes what `margin` does, one at a time, but for what is nearly the same as something taken so far: a
+    near-duplicate of a chosen image has next to nothing to add. The others rank by `uncertainty`.
 
     >>> twins = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     >>> choose(np.array([[0.5, 0.5], [0.49, 0.51], [0.3, 0.7]]), twins, 2)
@@ -67,17 +68,28 @@ def choose(
     """
     scores = uncertainty(probabilities, strategy, seed=seed)
     n = min(n, len(scores))
-    if strategy != "diverse" or n == 1:
-        return np.argsort(-scores, kind="stable")[:n].tolist()
+    if strategy == "diverse" and n > 1:
+        return spread_out(scores, features, n)
+    return np.argsort(-scores, kind="stable")[:n].tolist()
+
+
+def spread_out(scores: np.ndarray, features: np.ndarray, n: int, near: float = NEAR) -> list[int]:
+    """`n` rows of high scores (N,), one at a time, that are not near-duplicates by their features (N, d).
+
+    An image counts less the nearer it is to one that was taken, from `near` times the usual distance on.
+    """
     unit = features / np.clip(np.linalg.norm(features, axis=1, keepdims=True), 1e-12, None)
-    novelty = np.ones(len(scores))  # 1 - the highest cosine to what was taken
+    weight = np.ones(len(scores))
     left = np.ones(len(scores), bool)
     taken: list[int] = []
     for _ in range(n):
-        best = int(np.argmax(np.where(left, scores * novelty + 1e-6 * scores, -1.0)))
+        best = int(np.argmax(np.where(left, scores * weight + 1e-6 * scores, -1.0)))
         taken.append(best)
         left[best] = False
-        novelty = np.minimum(novelty, np.clip(1 - unit @ unit[best], 0, 1))
+        distance = np.clip(1 - unit @ unit[best], 0, 1)
+        if len(taken) == 1:
+            reach = max(near * float(np.median(distance)), 1e-6)
+        weight = np.minimum(weight, distance / reach)
     return taken
 
 

@@ -196,6 +196,22 @@ def test_no_gradient_step_from_prototypes_is_a_protonet(part: Any, backbone: Bac
     assert torch.allclose(ours.softmax(1), theirs.softmax(1), atol=1e-4)
 
 
+def test_where_classes_count_alike_more_copies_of_one_class_change_nothing(
+    backbone: Backbone, tasks: list[Task]
+) -> None:
+    task = tasks[0]
+    once = torch.cat([torch.nonzero(task.context_labels == k).flatten()[:1] for k in task.context_labels.unique()])
+    often = torch.cat([once, once[:1].repeat(8)])
+
+    def logits(rows: Tensor, *, balanced: bool) -> Tensor:
+        descent = Descent(3, 0.01, "prototypes", batch=None, balanced=balanced)
+        learner = GradientLearner("film", backbone, film_layers, descent)
+        return learner.adapt(task.context_images[rows], task.context_labels[rows])(task.target_images)
+
+    assert torch.allclose(logits(often, balanced=True), logits(once, balanced=False), atol=1e-3)
+    assert not torch.allclose(logits(often, balanced=False), logits(once, balanced=False), atol=0.02)
+
+
 def test_learning_ends_when_a_network_says_the_same_of_all_images(backbone: Backbone, tasks: list[Task]) -> None:
     read = []
 

@@ -45,6 +45,13 @@ def test_a_batch_holds_no_near_duplicates_while_there_is_something_else() -> Non
     assert len({i // 10 for i in choose(probabilities, features, 5, "entropy")}) < 5
 
 
+def test_images_that_differ_as_usual_are_asked_for_by_doubt_alone() -> None:
+    rng = np.random.default_rng(2)
+    probabilities = rng.dirichlet(np.ones(4), 50)
+    features = rng.normal(size=(50, 2000))  # all about as far from each other
+    assert choose(probabilities, features, 9) == choose(probabilities, features, 9, "margin")
+
+
 def test_no_image_is_proposed_twice_even_among_equals() -> None:
     chosen = choose(np.full((6, 2), 0.5), np.ones((6, 3)), 10)
     assert sorted(chosen) == list(range(6))

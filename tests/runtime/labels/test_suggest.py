@@ -43,7 +43,9 @@ def test_a_stream_gives_what_the_whole_pool_at_once_would(
 ) -> None:
     probabilities, features = embedded
     seen = (
-        np.argsort(-uncertainty(probabilities), kind="stable")[: 5 * CANDIDATES] if strategy == "diverse" else ...
+        np.argsort(-uncertainty(probabilities, "diverse"), kind="stable")[: 5 * CANDIDATES]
+        if strategy == "diverse"
+        else ...
     )
     at_once = choose(probabilities[seen], features[seen], 5, strategy, seed=3)
     found = learned.suggest(pool[0], 5, strategy, seed=3)

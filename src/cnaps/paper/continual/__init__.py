@@ -20,7 +20,7 @@ from cnaps.paper.continual.ewc import Ewc
 from cnaps.paper.continual.rwalk import RiemannianWalk
 from cnaps.paper.continual.si import SynapticIntelligence
 from cnaps.paper.continual.vcl import HIDDEN as VCL_HIDDEN
-from cnaps.paper.continual.vcl import TEMPERED, Vcl
+from cnaps.paper.continual.vcl import Vcl
 
 if TYPE_CHECKING:
     from cnaps.nn.model import CNAPs
@@ -30,7 +30,6 @@ NETWORKS: dict[str, Callable[..., ContinualLearner]] = {
     "ewc": Ewc,
     "vcl": Vcl,
     "vcl-coreset": partial(Vcl, coreset=True),
-    "vcl-tempered": partial(Vcl, strength=TEMPERED),
     "rwalk": RiemannianWalk,
     "finetune": Finetune,
     "joint": Joint,

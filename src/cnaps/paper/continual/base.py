@@ -39,7 +39,9 @@ def small_network(classes: int, size: int, grey: bool, hidden: Sequence[int] = (
         for layer in (nn.Conv2d(inputs, outputs, 3, stride=2, padding=1), nn.ReLU())
     ]
     wide = 64 * (-(-size // 8)) ** 2
-    return nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(wide, 256), nn.ReLU(), nn.Linear(256, classes))
+    network = nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(wide, 256), nn.ReLU(), nn.Linear(256, classes))
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # convolutions learn twice as fast
+    return network
 
 
 class Finetune:
@@ -79,7 +81,8 @@ class Finetune:
 
     def prepare(self, images: Tensor) -> Tensor:
         """Floats of -1..1, of one channel where the network is for grey images."""
-        return (images.float().mean(1, keepdim=True) if self.grey else images.float()) / 127.5 - 1
+        x = images.float().mean(1, keepdim=True) if self.grey else images.float()
+        return (x / 127.5 - 1).contiguous(memory_format=torch.channels_last)
 
     def loss(self, x: Tensor, labels: Tensor) -> Tensor:
         """Cross entropy among the rivals of each label."""
@@ -88,7 +91,8 @@ class Finetune:
     def train(self, x: Tensor, labels: Tensor) -> None:
         """Adam on random batches."""
         parameters = self.parameters
-        optimiser = torch.optim.Adam(parameters, LEARNING_RATE, fused=True)
+        # not fused: that takes a gradient whose layout in memory is another than its weight's for one that is not
+        optimiser = torch.optim.Adam(parameters, LEARNING_RATE)
         for i in range(self.iterations):
             optimiser.param_groups[0]["lr"] = self.rate(i / self.iterations)
             batch = torch.randint(len(x), (min(self.batch, len(x)),), generator=self.generator)

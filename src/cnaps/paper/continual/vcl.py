@@ -21,7 +21,6 @@ START = -6.0  # log variance at the start of a step
 RATE, LONGER = 0.005, 5  # of the first iteration; how many times as many iterations as other methods take
 HIDDEN = (200,)  # units for grey images
 DRAWS = 10  # networks that a prediction averages over
-TEMPERED = 0.01  # share of the divergence that lets convolutions learn from some hundred images
 
 
 class Gaussian(nn.Module):
@@ -43,7 +42,9 @@ class Gaussian(nn.Module):
         apply: Any = F.conv2d if self.options else F.linear
         mean = apply(x, self.mean, self.bias_mean, **self.options)
         variance = apply(x.square(), self.log_variance.exp(), self.bias_log_variance.exp(), **self.options)
-        return mean + variance.clamp_min(1e-12).sqrt() * torch.randn_like(mean)
+        # drawn in a row, and laid out as the outputs are: torch draws into channels_last one number at a time
+        noise = torch.randn(mean.numel(), device=mean.device).as_strided(mean.shape, mean.stride())
+        return mean + variance.clamp_min(1e-12).sqrt() * noise
 
     def posterior(self) -> list[tuple[Tensor, Tensor]]:
         """Means and log variances of weights and biases."""
@@ -74,10 +75,7 @@ class Gaussian(nn.Module):
 
 
 class Vcl(Finetune):
-    """Mean-field VCL; with `coreset`, a few examples are held out and trained on before each prediction.
-
-    `strength` is the share of the divergence from the prior: 1 as published, less as Loo et al. (2021) have it.
-    """
+    """Mean-field VCL; with `coreset`, a few examples are held out and trained on before each prediction."""
 
     def __init__(
         self,
@@ -86,7 +84,6 @@ class Vcl(Finetune):
         *,
         iterations: int = 300,
         coreset: bool = False,
-        strength: float = 1.0,
         **options: int,
     ) -> None:
         layers = [Gaussian(e) if isinstance(e, nn.Linear | nn.Conv2d) else e for e in network]
@@ -95,7 +92,7 @@ class Vcl(Finetune):
         for layer in self.layers[:-1]:
             layer.widen()  # a head waits until its classes come
         self.memory = Coreset(KEPT, self.generator) if coreset else None
-        self.examples, self.strength = 1, strength
+        self.examples = 1
         self._ready: Vcl | None = None  # what predicts: after the coreset
 
     def meet(self, labels: Tensor) -> None:
@@ -126,8 +123,7 @@ class Vcl(Finetune):
 
     def pull(self) -> Sequence[Tensor | float]:
         """The gradient of the divergence for one example: with the loss, that of the negative evidence bound."""
-        share = self.strength / self.examples
-        return [share * gradient for layer in self.layers for gradient in layer.pull()]
+        return [gradient / self.examples for layer in self.layers for gradient in layer.pull()]
 
     def logits(self, images: Tensor) -> Tensor:
         """The log of the mean probability over draws."""

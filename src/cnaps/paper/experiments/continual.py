@@ -30,6 +30,7 @@ from cnaps.progress import progress_bar
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from cnaps.nn.model import CNAPs
 
@@ -53,7 +54,7 @@ BENCHMARKS = {
     "split-mnist": Benchmark(2, True, 28, grey=True),
     "split-cifar10": Benchmark(2, True, 32),
     # strengths by tools/tune_continual.py
-    "split-cifar100": Benchmark(10, False, 32, batch=64, strengths={"si": 0.1, "ewc": 5.0, "rwalk": 0.02}),
+    "split-cifar100": Benchmark(10, False, 32, batch=64, strengths={"si": 8.0, "ewc": 500.0, "rwalk": 0.02}),
     "split-collection": Benchmark(20, False, 32),
 }
 # Final accuracy in per cent as the CNAPs paper lists it: multi-head, single-head.
@@ -275,55 +276,78 @@ def _spread(values: Sequence[Any]) -> str:
 Groups = dict[tuple[str, int | None], list[dict[str, Any]]]
 
 
-def _line(axes: Axes, i: int, key: tuple[str, int | None], start: int, runs: Sequence[Sequence[float]]) -> None:
+def _looks(groups: Groups) -> dict[tuple[str, int | None], dict[str, Any]]:
+    """Networks by colour, dashed; CNAPs the darker the more images, with rings where FiLM is made anew."""
+    from matplotlib import colormaps
+
+    networks = [name for name in NETWORKS if any(method == name for method, _ in groups)]
+    sizes = sorted({shots for method, shots in groups if method not in NETWORKS}, key=lambda shots: shots or 10**9)
+    shades = dict(zip(sizes, colormaps["Blues"](np.linspace(1, 0.3, len(sizes))[::-1]), strict=True))
+    rings = {"linestyle": ":", "marker": "o", "markersize": 6, "markerfacecolor": "none"}
+    return {
+        (method, shots): {"linestyle": "--", "markersize": 4, **style(1 + networks.index(method))}
+        if method in NETWORKS
+        else {"color": shades[shots], **({"linestyle": "-"} if method == "cnaps-fixed" else rings)}
+        for method, shots in groups
+    }
+
+
+def _line(axes: Axes, key: tuple[str, int | None], look: dict[str, Any], start: int, runs: Sequence[Any]) -> None:
     """Mean over runs, shaded by one standard deviation."""
     values = 100 * np.array(runs)
     steps = np.arange(start, start + values.shape[1])
-    line = "--" if key[0] in NETWORKS else "-"
-    axes.plot(steps, values.mean(0), line, label=f"{key[0]}, {key[1] or 'all'}", markersize=4, **style(i))
+    axes.plot(steps, values.mean(0), label=f"{key[0]}, {key[1] or 'all'}", **look)
     if len(values) > 1:
         mean, sd = values.mean(0), values.std(0, ddof=1)
-        axes.fill_between(steps, mean - sd, mean + sd, color=style(i)["color"], alpha=0.15, linewidth=0)
+        axes.fill_between(steps, mean - sd, mean + sd, color=look["color"], alpha=0.15, linewidth=0)
 
 
-def _accumulated(groups: Groups, heads: Sequence[str]) -> Any:
-    figure = new_figure(5 * len(heads) + 1.5, 4.2)
+def _legend(figure: Figure, panel: Axes) -> None:
+    lines, labels = panel.get_legend_handles_labels()
+    figure.legend(lines, labels, loc="outside right upper", fontsize="small", title="method, images a class")
+
+
+def _accumulated(groups: Groups, heads: Sequence[str]) -> Figure:
+    figure = new_figure(5 * len(heads) + 2, 4.6)
     panels = figure.subplots(1, len(heads), squeeze=False)[0]
+    looks = _looks(groups)
     for head, axes in zip(heads, panels, strict=True):
-        for i, (key, some) in enumerate(groups.items()):
-            _line(axes, i, key, 1, [[float(np.mean(row)) for row in r[head]] for r in some])
+        for key, some in groups.items():
+            _line(axes, key, looks[key], 1, [[float(np.mean(row)) for row in r[head]] for r in some])
         axes.set(title=f"{head}-head", xlabel="steps learned", ylabel="accuracy over steps so far, %")
         axes.locator_params(axis="x", integer=True)
         axes.grid(alpha=0.3)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", fontsize="small")
+    _legend(figure, panels[0])
     return figure
 
 
-def _tasks(groups: Groups, heads: Sequence[str]) -> Any:
-    """A panel a task (at most five, evenly chosen): its accuracy from when it was learned."""
+def _tasks(groups: Groups, heads: Sequence[str]) -> Figure:
+    """A panel a task (at most four, evenly chosen, not the last): its accuracy from when it was learned."""
     steps = len(next(iter(groups.values()))[0]["multi"])
-    shown = np.unique(np.linspace(0, steps - 1, min(5, steps)).astype(int))
-    figure = new_figure(2.6 * len(shown) + 1.5, 2.8 * len(heads))
+    shown = np.unique(np.linspace(0, steps - 2, min(4, steps - 1)).astype(int))
+    figure = new_figure(2.9 * len(shown) + 2, 2.8 * len(heads))
     panels = figure.subplots(len(heads), len(shown), squeeze=False, sharex=True, sharey="row")
+    looks = _looks(groups)
     for head, line in zip(heads, panels, strict=True):
         for task, axes in zip(shown, line, strict=True):
-            for i, (key, some) in enumerate(groups.items()):
-                _line(axes, i, key, task + 1, [[row[task] for row in r[head][task:]] for r in some])
+            for key, some in groups.items():
+                _line(axes, key, looks[key], task + 1, [[row[task] for row in r[head][task:]] for r in some])
             axes.set(title=f"step {task + 1}, {head}-head", xlabel="steps learned" if head == heads[-1] else "")
             axes.locator_params(axis="x", integer=True)
             axes.grid(alpha=0.3)
         line[0].set_ylabel("accuracy, %")
-    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside right upper", fontsize="small")
+    _legend(figure, panels[0][0])
     return figure
 
 
-def _drift(groups: Groups) -> Any:
+def _drift(groups: Groups) -> Figure:
     figure = new_figure(6.5, 3.8)
     axes = figure.add_subplot()
-    for i, (key, some) in enumerate(groups.items()):
+    looks = _looks(groups)
+    for key, some in groups.items():
         measured = [r["drift"] for r in some if r["drift"]]
         if measured:
-            _line(axes, i, key, 1, measured)
+            _line(axes, key, looks[key], 1, measured)
     axes.set(xlabel="steps learned", ylabel="drift of class means, % of their spread")
     axes.locator_params(axis="x", integer=True)
     axes.grid(alpha=0.3)

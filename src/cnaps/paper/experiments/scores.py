@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -249,6 +249,16 @@ class Scores:
     def to_json(self) -> dict[str, dict[str, Any]]:
         """Everything, as plain data."""
         return {who: {name: asdict(some) for name, some in mine.items()} for who, mine in self.columns.items()}
+
+    def single(self) -> Iterator[Score]:
+        """Single scores again, as far as they are kept: bins, of which the sum is, all lie with the first task."""
+        empty = [[0.0] * BINS] * 3
+        for who, mine in self.columns.items():
+            for name, column in mine.items():
+                rows = zip(column.index, column.accuracy, column.seconds, strict=True)
+                for place, (index, accuracy, seconds) in enumerate(rows):
+                    bins = empty if place or not column.bins else column.bins
+                    yield Score(who, name, index, 0, 0, accuracy, [], bins, seconds)
 
     def joined(self, other: Scores) -> Scores:
         """These and further ones, of the same setup; a task that both have counts once."""

@@ -124,7 +124,7 @@ def sizes_report(data: dict[str, Any]) -> Report:
         "Accuracy (%) with 95% interval, mean over data sets", ["axis", "data sets", "value", *data["learners"]]
     )
     axes_used = {axis: values for axis, values in data["points"].items() if axis in data["used"]}
-    figure = new_figure(4.4 * len(axes_used), 7.2)
+    figure = new_figure(4.4 * len(axes_used), 7.6)
     panels = figure.subplots(2, len(axes_used), squeeze=False)
     for column, (axis, every) in enumerate(axes_used.items()):
         for row, (group, reach) in enumerate(groups_of(data["used"][axis], data["unseen"]).items()):
@@ -150,7 +150,10 @@ def sizes_report(data: dict[str, Any]) -> Report:
                     [v for v, _ in known], heights, yerr=widths, label=who, capsize=2, **style(i, fmt="-")
                 )
             panel.grid(alpha=0.3)
-    panels[0, 0].legend(fontsize="small")
+    shown = {
+        name: line for panel in panels.flat for line, name in zip(*panel.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(shown.values(), shown, loc="outside lower center", ncols=5, fontsize="small")
     counts = {who: _tasks(scores, who) for who in data["learners"]}
     fewer = [f"{count} for {who}" for who, count in counts.items() if count < max(counts.values())]
     many = ", ".join([f"{max(counts.values())} tasks of each data set and point", *fewer])

@@ -107,6 +107,12 @@ _ENTRIES = (
     _gradient(
         "finetune-long", "all layers, 100 steps from prototypes", all_layers, Descent(100, 0.0003, "prototypes")
     ),
+    _gradient(
+        "finetune-long-balanced",
+        "the same with every class counting alike",
+        all_layers,
+        Descent(100, 0.0003, "prototypes", balanced=True),
+    ),
     _gradient("film-gradient", "FiLM by 25 steps of Adam at 0.001", film_layers, Descent(25, 0.001, batch=64)),
     _gradient(
         "film-gradient-tuned", "FiLM by 25 steps from prototypes", film_layers, Descent(25, 0.01, "prototypes")

@@ -42,6 +42,7 @@ class Descent:
     rate: float  # of Adam
     head: Literal["zeros", "prototypes"] = "zeros"
     batch: int | None = 16  # context images a step; None: all of them
+    balanced: bool = False  # every class counts alike in the loss, however many images it has
 
 
 class GradientLearner:
@@ -82,15 +83,17 @@ class GradientLearner:
             features = torch.cat([embed(some) for some in images.split(batch)])
             weight, bias = start_head(features, labels, prototypes=from_prototypes)
         parameters = [*part.learned, weight.requires_grad_(), bias.requires_grad_()]
-        optimiser = torch.optim.Adam(parameters, lr=self.descent.rate, fused=True)
+        # not fused: that takes a gradient whose layout in memory is another than its weight's for one that is not
+        optimiser = torch.optim.Adam(parameters, lr=self.descent.rate)
         generator = torch.Generator().manual_seed(0)
+        shares = labels.bincount().reciprocal() if self.descent.balanced else None
         collapsed = 0  # steps in a row
         count = sum(value.numel() for value in parameters)
         predictor = Predictor(lambda x: F.linear(embed(x), weight, bias), count)
         for step in range(1, self.descent.steps + 1):
             some = torch.randperm(len(labels), generator=generator)[:batch]
             features = embed(images[some])
-            loss = F.cross_entropy(F.linear(features, weight, bias), labels[some])
+            loss = F.cross_entropy(F.linear(features, weight, bias), labels[some], shares)
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
