@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup wheel demo test test-slow coverage torture package-test oldest lint format bench docs web collections published-collections overlaps default-model evaluate comparison comparison-steps ladder joint adapters active unequal grid descent design-space full-size reviewer reviewer-status continual continual-networks continual-cnaps continual-stored continual-default active-default shots speed paper paper-collections results clean
+.PHONY: setup wheel demo test test-slow coverage torture package-test oldest lint format bench docs web collections published-collections overlaps default-model evaluate comparison comparison-steps ladder joint adapters active unequal grid descent design-space full-size reviewer reviewer-status continual continual-networks continual-features continual-cnaps continual-stored continual-default active-default shots speed paper paper-collections results clean
 
 setup: $(READY)
 
@@ -248,7 +248,7 @@ $(CIFAR)/collection/collection.json: $(READY)
 
 SPLIT_CIFAR = $(BIN)/cnaps experiment continual --benchmark split-cifar100 --data $(CIFAR)/collection --tests 20 --iterations 150 \
   --out out/continual-cifar100
-continual: continual-networks continual-cnaps
+continual: continual-networks continual-features continual-cnaps
 	$(TAKE_IN) out/continual-cifar100/continual.json continual-cifar100
 # What is stored is not done again.
 continual-stored: $(READY)
@@ -256,16 +256,22 @@ continual-stored: $(READY)
 continual-networks: $(CIFAR)/collection/collection.json continual-stored
 	$(SPLIT_CIFAR) --shots all --runs $(CONTINUAL_RUNS) --methods si,ewc,rwalk,finetune
 	$(SPLIT_CIFAR) --shots all --runs $(VCL_RUNS) --methods vcl
+# The rival that brings the same backbone: on its features at the size of the comparison, as it is.
+continual-features: $(CIFAR)/collection/collection.json continual-stored
+	$(SPLIT_CIFAR) --model cnaps-lite0 --size 64 --shots 1,5,10,25,all --runs $(CONTINUAL_RUNS) --methods ridge@features,class-means@features
+	$(SPLIT_CIFAR) --model cnaps-lite0 --size 64 --shots all --runs $(CONTINUAL_RUNS) --methods si@features,ewc@features,rwalk@features,finetune@features
 continual-cnaps: $(CIFAR)/collection/collection.json grid continual-stored
 	model=$$($(COMPARISON) train cnaps-no-ar) && \
 	$(SPLIT_CIFAR) --model $$model --shots 1,5,10,25,all --runs $(CONTINUAL_RUNS) --methods cnaps-fixed,cnaps-paper
 
 # The default model learning on, each data set at the size that auto takes, and asking for labels. On Split MNIST beside networks that
 # train on all images, on the same test images.
-CONTINUAL_DEFAULT = $(BIN)/cnaps experiment continual --methods cnaps-fixed,cnaps-paper
+LEARNING_ON := cnaps-fixed,cnaps-paper,ridge@features
+CONTINUAL_DEFAULT = $(BIN)/cnaps experiment continual --methods $(LEARNING_ON)
 SPLIT_MNIST = $(BIN)/cnaps experiment continual --benchmark split-mnist --data collections/mnist --tests 100 --out out/continual-mnist
 continual-default: collections
-	$(SPLIT_MNIST) --methods cnaps-fixed,cnaps-paper --shots 1,5,10,25,100 --runs 10 --size 96
+	for name in continual-mnist continual-cifar10 continual-tiny; do $(UNPACK) $$name out/$$name || exit 1; done
+	$(SPLIT_MNIST) --methods $(LEARNING_ON) --shots 1,5,10,25,100 --runs 10 --size 96
 	$(SPLIT_MNIST) --methods si,ewc,rwalk,finetune --shots all --runs 10
 	$(SPLIT_MNIST) --methods vcl,vcl-coreset,joint --shots all --runs 3
 	$(TAKE_IN) out/continual-mnist/continual.json continual-mnist

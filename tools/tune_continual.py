@@ -1,9 +1,10 @@
 """How strongly SI, EWC and RWalk should hold their weights on Split CIFAR-100, by training images kept back.
 
-    python tools/tune_continual.py COLLECTION [--runs 2] [--iterations 150]
+    python tools/tune_continual.py COLLECTION [--runs 2] [--iterations 150] [--methods si,ridge@features]
 
 Every method is followed along the same streams with each strength; a quarter of the training images of each class
-is kept back and tested on, the test images are not looked at. What is best goes into `BENCHMARKS`.
+is kept back and tested on, the test images are not looked at. What is best goes into `BENCHMARKS`. Features are
+those of the default model's backbone, at the size of the comparison.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import numpy as np
 import torch
 
 from cnaps.data.collection import Collection
-from cnaps.paper.continual import create_continual
-from cnaps.paper.experiments.continual import BENCHMARKS, Stream, follow, training_of
+from cnaps.nn.checkpoints import load_model
+from cnaps.paper.continual import ON_FEATURES, create_continual
+from cnaps.paper.experiments.continual import BENCHMARKS, FeatureStream, FeatureTable, Stream, follow, training_of
 
 NAME = "split-cifar100"
 FIRST_RUN = 1000  # none of these streams is measured later
@@ -25,7 +27,16 @@ STRENGTHS = {
     "si": (0.02, 0.1, 0.5, 2.0, 8.0, 32.0),
     "ewc": (0.05, 0.5, 5.0, 50.0, 500.0, 5000.0),
     "rwalk": (0.002, 0.02, 0.2, 2.0),
+    "finetune@features": (None,),
+    "vcl@features": (None,),
+    "joint@features": (None,),
+    "class-means@features": (None,),
+    "si@features": (0.02, 0.1, 0.5, 2.0, 8.0, 32.0),
+    "ewc@features": (0.5, 5.0, 50.0, 500.0, 5000.0),
+    "rwalk@features": (0.002, 0.02, 0.2, 2.0, 20.0),
+    "ridge@features": (1.0, 10.0, 30.0, 100.0, 300.0, 1000.0),
 }
+SIZE = 64  # of the images that features are of
 
 
 def held_back(stream: Stream) -> Stream:
@@ -41,21 +52,27 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=2)
     parser.add_argument("--iterations", type=int, default=150)
     parser.add_argument("--methods", default=",".join(STRENGTHS))
+    parser.add_argument("--shots", type=int, help="of a class, if not all")
     o = parser.parse_args()
     torch.set_num_threads(1)
     benchmark = BENCHMARKS[NAME]
     collection = Collection.open(o.collection)
+    methods = o.methods.split(",")
+    table = FeatureTable(collection, load_model("cnaps-lite0"), SIZE)
     print("| method | strength | multi-head | single-head |\n| --- | ---: | ---: | ---: |")
-    for method in o.methods.split(","):
+    for method in methods:
+        featured = method in ON_FEATURES
         for strength in STRENGTHS[method]:
             found: list[dict[str, Any]] = []
             for run in range(FIRST_RUN, FIRST_RUN + o.runs):
                 stream = held_back(Stream(collection, benchmark, 40, run))
                 training = training_of(benchmark, method, o.iterations)
                 training |= {} if strength is None else {"strength": strength}
-                options: dict[str, Any] = {"size": benchmark.size, "grey": benchmark.grey, "seed": run, **training}
+                size = table.width if featured else benchmark.size
+                options: dict[str, Any] = {"size": size, "grey": benchmark.grey, "seed": run, **training}
                 learner = create_continual(method, stream.steps.size, model=None, **options)
-                found.append(follow(stream, learner, None, benchmark.size))
+                steps = FeatureStream(stream, table) if featured else stream
+                found.append(follow(steps, learner, o.shots, benchmark.size))
             ends = [100 * np.mean([each[head][-1] for each in found]) for head in ("multi", "single")]
             print(f"| {method} | {strength or ''} | {ends[0]:.1f} | {ends[1]:.1f} |", flush=True)
 

@@ -230,10 +230,13 @@ def continual(
         str,
         typer.Option(
             help="With commas: cnaps-fixed (FiLM of the first step stays), cnaps-paper (FiLM is made anew), and "
-            "networks that train: si, ewc, vcl, vcl-coreset, rwalk, finetune, joint."
+            "networks that train: si, ewc, vcl, vcl-coreset, rwalk, finetune, joint. NAME@features: the same, and "
+            "class-means and ridge, on features of the model's backbone as it is."
         ),
     ] = "cnaps-fixed,cnaps-paper",
-    model: Annotated[str, typer.Option(help="A model's folder or name, for cnaps methods.")] = "cnaps-lite0",
+    model: Annotated[
+        str, typer.Option(help="A model's folder or name, for cnaps methods and features.")
+    ] = "cnaps-lite0",
     head: Annotated[
         str,
         typer.Option(help="multi (a choice among a step's classes), single (among all so far) or both."),
@@ -261,7 +264,8 @@ def continual(
     if head not in (*HEADS, "both"):
         raise InputError(f"--head takes multi, single or both, not {head!r}")
     trials = Trials(o.names_of(methods), _shots(shots), runs, tests, iterations, classes, size)
-    base = load_model(model) if any(name.startswith("cnaps-") for name in trials.methods) else None
+    asked = any(name.startswith("cnaps-") or name.endswith("@features") for name in trials.methods)
+    base = load_model(model) if asked else None
     found = run_continual(benchmark, Collection.open(data), out, trials, base)
     o.finish(continual_report(found, HEADS if head == "both" else [head]), out)
 

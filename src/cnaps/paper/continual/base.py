@@ -17,7 +17,10 @@ class ContinualLearner(Protocol):
     """Learns classes in steps. Labels are 0..K-1 over the whole stream."""
 
     def learn(self, images: Tensor, labels: Tensor) -> None:
-        """One step: images uint8 (N, 3, S, S) of classes that may be new; those of earlier steps are gone."""
+        """One step: images uint8 (N, 3, S, S) of classes that may be new; those of earlier steps are gone.
+
+        In the place of images, features (N, d) where a method is for these.
+        """
 
     def logits(self, images: Tensor) -> Tensor:
         """(M, K); columns of classes that have not been seen mean nothing."""
@@ -42,6 +45,15 @@ def small_network(classes: int, size: int, grey: bool, hidden: Sequence[int] = (
     network = nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(wide, 256), nn.ReLU(), nn.Linear(256, classes))
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # convolutions learn twice as fast
     return network
+
+
+def feature_network(classes: int, width: int, hidden: int = 256) -> nn.Module:
+    """One hidden layer, for features of a backbone instead of images.
+
+    >>> feature_network(10, 96)(torch.zeros(2, 96)).shape
+    torch.Size([2, 10])
+    """
+    return nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, classes))
 
 
 class Finetune:
@@ -80,7 +92,9 @@ class Finetune:
             return torch.cat([self.network(part) for part in self.prepare(images).split(1000)])
 
     def prepare(self, images: Tensor) -> Tensor:
-        """Floats of -1..1, of one channel where the network is for grey images."""
+        """Floats of -1..1, of one channel where the network is for grey images; features stay what they are."""
+        if images.ndim == 2:
+            return images
         x = images.float().mean(1, keepdim=True) if self.grey else images.float()
         return (x / 127.5 - 1).contiguous(memory_format=torch.channels_last)
 

@@ -115,7 +115,8 @@ class Vcl(Finetune):
 
     def prepare(self, images: Tensor) -> Tensor:
         """Floats of 0..1: weights of dark pixels then tell nothing and stay free for later steps."""
-        return (super().prepare(images) + 1) / 2
+        x = super().prepare(images)
+        return x if x is images else (x + 1) / 2
 
     def rate(self, done: float) -> float:
         """Falls to zero."""

@@ -21,7 +21,8 @@ from torch import Tensor
 from cnaps.data.collection import Collection
 from cnaps.errors import DataError, InputError
 from cnaps.files import write_json
-from cnaps.paper.continual import METHODS, NETWORKS, ContinualLearner, create_continual
+from cnaps.nn.frozen import FrozenFeatures
+from cnaps.paper.continual import METHODS, NETWORKS, ON_FEATURES, ContinualLearner, create_continual
 from cnaps.paper.continual.adapting import AdaptingLearner
 from cnaps.paper.continual.base import BATCH
 from cnaps.paper.experiments.reporting import Report, Table, new_figure, style
@@ -54,7 +55,16 @@ BENCHMARKS = {
     "split-mnist": Benchmark(2, True, 28, grey=True),
     "split-cifar10": Benchmark(2, True, 32),
     # strengths by tools/tune_continual.py
-    "split-cifar100": Benchmark(10, False, 32, batch=64, strengths={"si": 8.0, "ewc": 500.0, "rwalk": 0.02}),
+    "split-cifar100": Benchmark(
+        10,
+        False,
+        32,
+        batch=64,
+        strengths={
+            **{"si": 8.0, "ewc": 500.0, "rwalk": 0.02},
+            **{"si@features": 0.1, "ewc@features": 50.0, "rwalk@features": 0.2, "ridge@features": 300.0},
+        },
+    ),
     "split-collection": Benchmark(20, False, 32),
 }
 # Final accuracy in per cent as the CNAPs paper lists it: multi-head, single-head.
@@ -99,19 +109,57 @@ class Stream:
             self.train.append(np.random.default_rng([run, int(k), 3]).permutation(rows[~official]))
         self._small: dict[tuple[Any, ...], Tensor] = {}
 
-    def part(self, step: int, shots: int | None, size: int, *, test: bool = False) -> tuple[Tensor, Tensor]:
-        """Images (N, 3, size, size) and labels of a step; label i is the i-th class of the stream."""
+    def rows(self, step: int, shots: int | None, *, test: bool = False) -> tuple[list[int], Tensor]:
+        """Rows of the collection and labels of a step; label i is the i-th class of the stream."""
         width = self.steps.shape[1]
         labels = range(step * width, (step + 1) * width)
         chosen = [(self.test if test else self.train)[i][:shots] for i in labels]
+        repeats = torch.tensor([len(rows) for rows in chosen])
+        return np.concatenate(chosen).tolist(), torch.tensor(list(labels)).repeat_interleave(repeats)
+
+    def part(self, step: int, shots: int | None, size: int, *, test: bool = False) -> tuple[Tensor, Tensor]:
+        """Images (N, 3, size, size) and labels of a step."""
+        rows, labels = self.rows(step, shots, test=test)
         key = (step, shots, size, test)
         images = self._small.get(key)
         if images is None:
-            images = self.collection.read(np.concatenate(chosen).tolist(), size=size)
+            images = self.collection.read(rows, size=size)
             if size <= 32:  # all networks read the same images, and decoding takes longer than learning
                 self._small[key] = images
-        repeats = torch.tensor([len(rows) for rows in chosen])
-        return images, torch.tensor(list(labels)).repeat_interleave(repeats)
+        return images, labels
+
+
+class FeatureTable:
+    """Features of images, by every stage of a backbone as it is; their mean square is one.
+
+    They are computed when they are first asked for, once for all runs and methods.
+    """
+
+    def __init__(self, collection: Collection, model: CNAPs, size: int) -> None:
+        self.collection, self.size = collection, size
+        self.frozen = FrozenFeatures(model.backbone, every_stage=True)
+        self.width = self.frozen.size
+        self._known: dict[int, Tensor] = {}  # by row of the collection
+
+    def __getitem__(self, rows: Sequence[int]) -> Tensor:
+        """(N, d)."""
+        new = torch.tensor([row for row in dict.fromkeys(rows) if row not in self._known], dtype=torch.long)
+        for part in new.split(1000):
+            found = self.frozen(self.collection.read(part.tolist(), size=self.size)) * self.width**0.5
+            self._known.update(zip(part.tolist(), found, strict=True))
+        return torch.stack([self._known[row] for row in rows])
+
+
+class FeatureStream:
+    """The steps of a stream in features of its images."""
+
+    def __init__(self, stream: Stream, table: FeatureTable) -> None:
+        self.steps, self.stream, self.table = stream.steps, stream, table
+
+    def part(self, step: int, shots: int | None, size: int, *, test: bool = False) -> tuple[Tensor, Tensor]:
+        """Features (N, d) and labels of a step; of images whose size the table has, whatever `size` says."""
+        rows, labels = self.stream.rows(step, shots, test=test)
+        return self.table[rows], labels
 
 
 @dataclass(frozen=True)
@@ -145,14 +193,19 @@ def run_continual(
         "stream": {"benchmark": name, "classes a step": benchmark.classes, "test images a class": trials.tests},
         "data set": {collection.name: collection.fingerprint},
     }
-    if any(method in NETWORKS for method in methods):
+    if any(method.partition("@")[0] in NETWORKS for method in methods):
         setup["networks"] = {"iterations a step": trials.iterations}
         if benchmark.batch != BATCH:
-            setup["networks"] |= {"images a batch": benchmark.batch, **benchmark.strengths}
+            setup["networks"] |= {"images a batch": benchmark.batch, **_strengths(benchmark, featured=False)}
     side = 0 if model is None else trials.size or model.image_size
-    if model is not None:
+    if model is not None and any(method.startswith("cnaps-") for method in methods):
         setup["model"] = {"fingerprint": model.fingerprint(), "image size": side}
+    if model is not None and any(method in ON_FEATURES for method in methods):
+        setup["features"] = {"backbone": model.backbone.digest(), "stages": "all", "image size": side}
+        setup["features"] |= _strengths(benchmark, featured=True)
     setup = ScoreBook(out).agree(setup, write=True)
+
+    table = None if model is None else FeatureTable(collection, model, side)
     with progress_bar() as bar:
         row = bar.add_task(name, total=trials.runs * len(shots) * len(methods), note="")
         for run in range(trials.runs):
@@ -165,8 +218,12 @@ def run_continual(
                     size = benchmark.size if method in NETWORKS else side
                     options: dict[str, Any] = {"size": size, "grey": benchmark.grey, "seed": run, "model": model}
                     options |= training_of(benchmark, method, trials.iterations)
+                    steps: Stream | FeatureStream = stream
+                    if method in ON_FEATURES:
+                        assert table is not None
+                        steps, options["size"] = FeatureStream(stream, table), table.width
                     learner = create_continual(method, stream.steps.size, **options)
-                    found = follow(stream, learner, few, size, drift=run < DRIFT_RUNS)
+                    found = follow(steps, learner, few, size, drift=run < DRIFT_RUNS)
                     seconds = round(time.perf_counter() - began, 1)
                     write_json(path, {"method": method, "shots": few, "run": run, **found, "seconds": seconds})
                 bar.advance(row)
@@ -179,9 +236,14 @@ def run_file(out: str | Path, method: str, shots: int | None, run: int) -> Path:
 
 
 def training_of(benchmark: Benchmark, method: str, iterations: int) -> dict[str, float]:
-    """How a method's network trains on a benchmark."""
+    """How a method's network trains on a benchmark, and how strongly it is held."""
     own = {"strength": benchmark.strengths[method]} if method in benchmark.strengths else {}
-    return {"iterations": iterations, "batch": benchmark.batch, **own}
+    trained = {"iterations": iterations, "batch": benchmark.batch}
+    return own | (trained if method.partition("@")[0] in NETWORKS else {})
+
+
+def _strengths(benchmark: Benchmark, *, featured: bool) -> dict[str, float]:
+    return {name: own for name, own in benchmark.strengths.items() if (name in ON_FEATURES) == featured}
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -193,7 +255,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def follow(
-    stream: Stream, learner: ContinualLearner, shots: int | None, size: int, *, drift: bool = True
+    stream: Stream | FeatureStream, learner: ContinualLearner, shots: int | None, size: int, *, drift: bool = True
 ) -> dict[str, Any]:
     """One method along one stream: accuracy of each step's classes after each step, (T, T), a row a step."""
     steps, width = stream.steps.shape
@@ -261,7 +323,19 @@ def continual_report(data: dict[str, Any], heads: Sequence[str] = HEADS) -> Repo
         "Multi-head chooses among the classes of one step, single-head among all classes seen so far. Networks "
         "train with the classes of a step competing (rwalk and joint: all classes so far); CNAPs does not train.",
     ]
-    pictures = {"accumulated": _accumulated(groups, heads), "tasks": _tasks(groups, heads)}
+    featured = {key: some for key, some in groups.items() if key[0] in ON_FEATURES}
+    shown = {key: some for key, some in groups.items() if key not in featured} or groups
+    pictures = {"accumulated": _accumulated(shown, heads), "tasks": _tasks(shown, heads)}
+    if featured:
+        text.append(
+            "`@features`: on features of every stage of the backbone as it is, in the place of images. Class "
+            "means and ridge regression keep sums and are not trained."
+        )
+        whole = {key: some for key, some in groups.items() if key[0] == "cnaps-paper"} | featured
+        most = max(shots or 10**9 for _, shots in featured)
+        pictures["features"] = _accumulated(
+            {key: some for key, some in whole.items() if (key[1] or 10**9) == most}, heads
+        )
     if any(result["drift"] for result in data["results"]):
         pictures["drift"] = _drift(groups)
     title = f"Continual learning: {name}" + ("" if name != "split-collection" else f" of {collection}")
@@ -277,16 +351,16 @@ Groups = dict[tuple[str, int | None], list[dict[str, Any]]]
 
 
 def _looks(groups: Groups) -> dict[tuple[str, int | None], dict[str, Any]]:
-    """Networks by colour, dashed; CNAPs the darker the more images, with rings where FiLM is made anew."""
+    """Others by colour, dashed; CNAPs the darker the more images, with rings where FiLM is made anew."""
     from matplotlib import colormaps
 
-    networks = [name for name in NETWORKS if any(method == name for method, _ in groups)]
-    sizes = sorted({shots for method, shots in groups if method not in NETWORKS}, key=lambda shots: shots or 10**9)
+    others = list(dict.fromkeys(method for method, _ in groups if not method.startswith("cnaps-")))
+    sizes = sorted({shots for method, shots in groups if method not in others}, key=lambda shots: shots or 10**9)
     shades = dict(zip(sizes, colormaps["Blues"](np.linspace(1, 0.3, len(sizes))[::-1]), strict=True))
     rings = {"linestyle": ":", "marker": "o", "markersize": 6, "markerfacecolor": "none"}
     return {
-        (method, shots): {"linestyle": "--", "markersize": 4, **style(1 + networks.index(method))}
-        if method in NETWORKS
+        (method, shots): {"linestyle": "--", "markersize": 4, **style(1 + others.index(method))}
+        if method in others
         else {"color": shades[shots], **({"linestyle": "-"} if method == "cnaps-fixed" else rings)}
         for method, shots in groups
     }
