@@ -1,10 +1,11 @@
-"""How strongly SI, EWC and RWalk should hold their weights on Split CIFAR-100, by training images kept back.
+"""How strongly SI, EWC, RWalk and ridge regression should hold their weights, by training images kept back.
 
-    python tools/tune_continual.py COLLECTION [--runs 2] [--iterations 150] [--methods si,ridge@features]
+    python tools/tune_continual.py COLLECTION [--benchmark split-cifar100] [--runs 2] [--iterations 150]
+                                   [--methods si,ridge@features] [--shots 5] [--size 64]
 
 Every method is followed along the same streams with each strength; a quarter of the training images of each class
 is kept back and tested on, the test images are not looked at. What is best goes into `BENCHMARKS`. Features are
-those of the default model's backbone, at the size of the comparison.
+those of the default model's backbone, by default at the size of the comparison.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from cnaps.nn.checkpoints import load_model
 from cnaps.paper.continual import ON_FEATURES, create_continual
 from cnaps.paper.experiments.continual import BENCHMARKS, FeatureStream, FeatureTable, Stream, follow, training_of
 
-NAME = "split-cifar100"
 FIRST_RUN = 1000  # none of these streams is measured later
 STRENGTHS = {
     "finetune": (None,),
@@ -34,9 +34,8 @@ STRENGTHS = {
     "si@features": (0.02, 0.1, 0.5, 2.0, 8.0, 32.0),
     "ewc@features": (0.5, 5.0, 50.0, 500.0, 5000.0),
     "rwalk@features": (0.002, 0.02, 0.2, 2.0, 20.0),
-    "ridge@features": (1.0, 10.0, 30.0, 100.0, 300.0, 1000.0),
+    "ridge@features": (1.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0),
 }
-SIZE = 64  # of the images that features are of
 
 
 def held_back(stream: Stream) -> Stream:
@@ -49,16 +48,18 @@ def held_back(stream: Stream) -> Stream:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("collection")
+    parser.add_argument("--benchmark", default="split-cifar100")
+    parser.add_argument("--size", type=int, default=64, help="of the images that features are of")
     parser.add_argument("--runs", type=int, default=2)
     parser.add_argument("--iterations", type=int, default=150)
     parser.add_argument("--methods", default=",".join(STRENGTHS))
     parser.add_argument("--shots", type=int, help="of a class, if not all")
     o = parser.parse_args()
     torch.set_num_threads(1)
-    benchmark = BENCHMARKS[NAME]
+    benchmark = BENCHMARKS[o.benchmark]
     collection = Collection.open(o.collection)
     methods = o.methods.split(",")
-    table = FeatureTable(collection, load_model("cnaps-lite0"), SIZE)
+    table = FeatureTable(collection, load_model("cnaps-lite0"), o.size)
     print("| method | strength | multi-head | single-head |\n| --- | ---: | ---: | ---: |")
     for method in methods:
         featured = method in ON_FEATURES

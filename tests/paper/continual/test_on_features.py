@@ -63,7 +63,9 @@ def test_class_means_are_those_of_all_steps_so_far(steps):
 
 @pytest.mark.parametrize("name", ON_FEATURES)
 def test_every_method_tells_classes_of_one_step_apart_by_features(name, steps):
-    training = {} if name.split("@")[0] in ("ridge", "class-means") else {"iterations": 30, "batch": 20}
+    training = {"class-means@features": {}, "ridge@features": {"strength": 1.0}}.get(
+        name, {"iterations": 30, "batch": 20}
+    )
     learner = made(name, **training)
     for x, labels in steps:
         learner.learn(x, labels)
@@ -90,7 +92,8 @@ def test_results_on_features_say_of_which_backbone_and_have_a_picture_of_their_o
     trials = Trials(["cnaps-paper", "ridge@features", "si"], shots=[2, 5], runs=1, tests=4, iterations=2)
     model = make_model()
     data = run_continual("split-mnist", collection, tmp_path, trials, model)
-    assert data["config"]["features"] == {"backbone": model.backbone.digest(), "stages": "all", "image size": 32}
+    said = {"backbone": model.backbone.digest(), "stages": "all", "image size": 32, "ridge@features": 10.0}
+    assert data["config"]["features"] == said
     report = continual_report(json.loads(json.dumps(data)))
     assert {"accumulated", "features"} <= set(report.pictures)
     shown = {

@@ -28,10 +28,8 @@ class ClassMeans:
 class Ridge:
     """Ridge regression from features to classes; `strength` is for features whose mean square is one."""
 
-    strength = 300.0
-
-    def __init__(self, classes: int, width: int, *, strength: float | None = None) -> None:
-        self.strength = self.strength if strength is None else strength
+    def __init__(self, classes: int, width: int, *, strength: float) -> None:
+        self.strength = strength
         self.gram = torch.zeros(width + 1, width + 1)
         self.sums = torch.zeros(width + 1, classes)
         self._weights: Tensor | None = None  # (d + 1, K)
