@@ -27,6 +27,7 @@ POINTS = {
     "imbalance": (1, 4, 16),
 }
 WAYS, SHOTS, MEAN, TARGETS = 5, 5, 10, 10  # of the axes that do not vary; MEAN: images a class, for imbalance
+DRAWN = 5  # a line of fewer tasks a point is mostly noise: it is in the table alone, where others have more
 TITLES = {
     "shots": f"images a class ({WAYS} ways)",
     "ways": f"classes ({SHOTS} images each)",
@@ -126,6 +127,8 @@ def sizes_report(data: dict[str, Any]) -> Report:
     axes_used = {axis: values for axis, values in data["points"].items() if axis in data["used"]}
     figure = new_figure(4.4 * len(axes_used), 7.6)
     panels = figure.subplots(2, len(axes_used), squeeze=False)
+    counts = {who: _tasks(scores, who) for who in data["learners"]}
+    enough = min(DRAWN, max(counts.values()))
     for column, (axis, every) in enumerate(axes_used.items()):
         for row, (group, reach) in enumerate(groups_of(data["used"][axis], data["unseen"]).items()):
             count, names = common_reach(reach)
@@ -143,7 +146,8 @@ def sizes_report(data: dict[str, Any]) -> Report:
             for place, value in enumerate(values):
                 cells = [str(found[who][place] or "") for who in data["learners"]]
                 table.rows.append([axis, " and ".join(names), value, *cells])
-            for i, (who, estimates) in enumerate(found.items()):
+            for i, who in enumerate(who for who in found if counts[who] >= enough):
+                estimates = found[who]
                 known = [(v, e) for v, e in zip(values, estimates, strict=True) if e is not None]
                 heights, widths = ([100 * getattr(e, part) for _, e in known] for part in ("mean", "interval"))
                 panel.errorbar(
@@ -154,10 +158,12 @@ def sizes_report(data: dict[str, Any]) -> Report:
         name: line for panel in panels.flat for line, name in zip(*panel.get_legend_handles_labels(), strict=True)
     }
     figure.legend(shown.values(), shown, loc="outside lower center", ncols=5, fontsize="small")
-    counts = {who: _tasks(scores, who) for who in data["learners"]}
     fewer = [f"{count} for {who}" for who, count in counts.items() if count < max(counts.values())]
     many = ", ".join([f"{max(counts.values())} tasks of each data set and point", *fewer])
+    undrawn = [who for who, count in counts.items() if count < enough]
     text = [f"{many}; {TARGETS} targets a class."]
+    if undrawn:
+        text.append(f"Too few tasks to be drawn, and in the table alone: {', '.join(undrawn)}.")
     return Report(
         "sizes", "Accuracy against shots, ways and imbalance", text, {"sizes": table}, {"sizes": figure}, data
     )
