@@ -144,3 +144,20 @@ def test_the_set_encoder_sees_images_shrunk_by_area_as_torch_does(side):
     images = np.random.default_rng(side).normal(size=(2, 3, side, side)).astype(np.float32)
     there = torch.nn.functional.interpolate(torch.from_numpy(images), (32, 32), mode="area")
     np.testing.assert_allclose(_shrink(images, 32), there.numpy(), atol=1e-5)
+
+
+def test_a_task_of_another_size_learned_meanwhile_takes_nothing_away(small, monkeypatch):
+    _, engine = small("ridge")
+    given = examples(32, ["a", "b", "c"] * 3)
+    alone = FittedTask.learn(engine, given)
+
+    class Meanwhile(dict):
+        """Weights by size, of which another thread has made new ones as soon as they were looked for."""
+
+        def __contains__(self, size: object) -> bool:
+            found = super().__contains__(size)
+            self.clear()
+            return found
+
+    monkeypatch.setattr(engine, "_layers", Meanwhile(engine._layers))
+    same(FittedTask.learn(engine, given), alone)
