@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.nn.functional import interpolate
+from torch.nn.functional import interpolate, normalize
 
 from cnaps.data.collection import Collection
 from cnaps.episodes import Limits, Sampler, TaskDescription
@@ -30,7 +30,7 @@ from cnaps.episodes.task import flat_rows
 from cnaps.images.sizes import auto_size
 from cnaps.maths.arrays import members_of
 from cnaps.nn.checkpoints import load_model
-from cnaps.nn.film import fold
+from cnaps.nn.film import StageFilm, fold
 from cnaps.training.augment import augment_task
 from cnaps.training.config import Augmentation
 from cnaps.training.tasks import open_collections, task_generator
@@ -83,17 +83,41 @@ class Known:
         self.spread = [(m - m.mean(0)).square().sum(1).mean().sqrt() for m in self.means]
         self.within = within
 
-    def nearby(self, stage: int, own: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+    def __call__(self, stage: int, _before: Tensor, own: StageFilm) -> StageFilm:
         """FiLM of a stage on the line to the nearest mean, where it is further away."""
         film = flat(own)
         far = (self.means[stage] - film).square().sum(1).sqrt() / self.spread[stage]
         nearest = int(far.argmin())
         film = torch.lerp(self.means[stage][nearest], film, min(1.0, self.within / float(far[nearest])))
-        sites = film.split([2 * len(gamma) for gamma, _ in own])
-        return [(gamma, beta) for gamma, beta in (site.chunk(2) for site in sites)]
+        return sites_of(film, own)
 
 
-def flat(stage: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+class Kinds:
+    """FiLM of kinds of images (tools/film_bases.py), added to a task's own by how near it lies to each.
+
+    Distances are between mean features before a stage, in parts of how far tasks of one kind lie apart.
+    """
+
+    def __init__(self, file: str, sharpness: float) -> None:
+        found = torch.load(file)
+        self.bases, tasks = found["bases"], found["tasks"]  # of each stage (kinds, numbers), (kinds, tasks, C)
+        self.places = [each.mean(1) for each in tasks]
+        self.apart = [(each - each.mean(1, keepdim=True)).square().sum(2).mean() for each in tasks]
+        self.sharpness = sharpness
+
+    def __call__(self, stage: int, before: Tensor, own: StageFilm) -> StageFilm:
+        """FiLM of a stage and, by shares, that of the kinds."""
+        far = (self.places[stage] - normalize(before, dim=1).mean(0)).square().sum(1) / self.apart[stage]
+        return sites_of(flat(own) + torch.softmax(-self.sharpness * far, 0) @ self.bases[stage], own)
+
+
+def sites_of(film: Tensor, like: StageFilm) -> StageFilm:
+    """Undo `flat`."""
+    sites = film.split([2 * len(gamma) for gamma, _ in like])
+    return [(gamma, beta) for gamma, beta in (site.chunk(2) for site in sites)]
+
+
+def flat(stage: StageFilm) -> Tensor:
     """Gamma and beta, site by site, in one row."""
     return torch.cat([torch.cat(site).float() for site in stage])
 
@@ -102,11 +126,11 @@ class Network:
     """A model's network, stage by stage, with pooled outputs; FiLM may be other than the task's own."""
 
     def __init__(
-        self, name: str, *, lora: float | None = None, distance: float = 1.0, known: Known | None = None
+        self, name: str, *, lora: float | None = None, distance: float = 1.0, change: Known | Kinds | None = None
     ) -> None:
         self.model = load_model(name)
         self.around: list | None = None
-        self.distance, self.lora, self.known = distance, lora, known
+        self.distance, self.lora, self.change = distance, lora, change
 
     @torch.no_grad()
     def run(self, images: Tensor, labels: Tensor, context: int, film: str | list) -> tuple[Tensor, list, Tensor]:
@@ -129,8 +153,8 @@ class Network:
                 own = film[i] if isinstance(film, list) else model.adaptation.stage_film(i, z, before, members)
                 if self.distance != 1:
                     own = self._further(i, own)
-                if self.known is not None:
-                    own = self.known.nearby(i, own)
+                if self.change is not None:
+                    own = self.change(i, before, own)
                 films.append([(g.half(), b.half()) for g, b in own])
                 module = model._stage(i, tuple(own), share)
             parts = [module(p) for p in parts]
@@ -180,6 +204,8 @@ def main() -> None:
     parser.add_argument("--around", help="a file of tools/mean_film.py; identity unless given")
     parser.add_argument("--near", help="a file of training tasks: FiLM is kept near theirs")
     parser.add_argument("--within", type=float, default=0.3, help="how near, in parts of the spread between sets")
+    parser.add_argument("--kinds", help="a file of tools/film_bases.py: FiLM of kinds of images is added")
+    parser.add_argument("--sharpness", type=float, default=0.1, help="how much nearer kinds count more")
     parser.add_argument("--aspect", default="squeeze")
     parser.add_argument("--max-context", type=int, default=120)
     parser.add_argument("--max-ways", type=int, default=20)
@@ -194,8 +220,8 @@ def main() -> None:
     if o.augment:
         table = Augmentation(**tomllib.loads(Path(o.augment).read_text())["augmentation"])
     around = torch.load(o.around, weights_only=False) if o.around else None
-    known = Known(o.near, o.within) if o.near else None
-    network = Network(o.model, lora=o.lora, distance=o.distance, known=known)
+    change = Known(o.near, o.within) if o.near else Kinds(o.kinds, o.sharpness) if o.kinds else None
+    network = Network(o.model, lora=o.lora, distance=o.distance, change=change)
     films = torch.load(o.film, weights_only=False) if o.film not in ("own", "identity", "frozen") else None
     limits = Limits(max_ways=o.max_ways, max_context=o.max_context, max_targets_per_class=max(o.targets, 1))
     found, started = [], time.time()
