@@ -190,6 +190,7 @@ comparison-steps: published-collections
 descent: collections
 	$(PYTHON_ONE) tools/tune_descent.py out/descent finetune-tuned
 	$(PYTHON_ONE) tools/tune_descent.py out/descent finetune-tuned --rates 1e-4,3e-4 --tasks 4
+	$(PYTHON_ONE) tools/tune_descent.py out/descent finetune-tuned --rates 1e-4,3e-4 --tasks 4 --shots 90 --steps 25,100,200,400
 	$(PYTHON_ONE) tools/tune_descent.py out/descent film-gradient-tuned residual-adapters --steps 25,100
 	$(TAKE_IN) out/descent/descent.json
 

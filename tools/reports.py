@@ -29,9 +29,9 @@ def descent_report(data: dict[str, Any]) -> Report:
     """The accuracy of methods of gradient steps by steps and rate, from what tools/tune_descent.py wrote."""
     every = [(m, rate, found) for m, rates in data["accuracies"].items() for rate, found in rates.items()]
     kinds = list(dict.fromkeys(name.split(", ")[1] for *_, found in every for name in found))
-    steps = sorted({int(count) for *_, found in every for own in found.values() for count in own})
+    tried = {(name.split(", ")[1], int(n)) for *_, found in every for name, own in found.items() for n in own}
+    columns = [(kind, str(n)) for kind in kinds for n in sorted(n for other, n in tried if other == kind)]
     caption = "Accuracy in percent on validation classes and domains by rate and steps"
-    columns = [(kind, str(count)) for kind in kinds for count in steps]
     table = Table(caption, ["method", "rate", *[f"{kind}, {count} steps" for kind, count in columns], "tasks"])
     for method, rate, found in every:
         cells = []

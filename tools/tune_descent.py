@@ -1,11 +1,13 @@
 """How many steps, and how large, methods of gradient descent should take, on validation classes and domains.
 
     python tools/tune_descent.py OUT [METHOD ...] [--tasks 2] [--rates 1e-4,3e-4] [--steps 25,100,200]
+                                 [--shots 5,25]
     python tools/results.py OUT/descent.json         (both: make descent)
 
 Every method learns the same tasks of five ways with each rate, from prototypes on features of the last stage, and
 is tested after so many steps on the way: with five images a class on data sets that have few, and with twenty-five
-on those that have more, since what few images cannot bear many may need. Goes on where it stood.
+on those that have more, since what few images cannot bear many may need; with `--shots 90` on quickdraw alone.
+Goes on where it stood.
 """
 
 from __future__ import annotations
@@ -35,14 +37,14 @@ METHODS = {
     "residual-adapters": (residual_adapters, ("1e-4", "3e-4", "1e-3")),
 }
 FEW = ("tiny_imagenet", "quickdraw", "aerial-scenes", "plate-characters")
-SHOTS = {5: FEW, 25: FEW[:2]}  # which data sets have so many
+SHOTS = {5: FEW, 25: FEW[:2], 90: ("quickdraw",)}  # which data sets have so many
 SIZE, WAYS, TARGETS = 96, 5, 10
 
 
-def drawn(tasks: int) -> Iterator[tuple[str, Tensor, Tensor, Tensor, Tensor]]:
+def drawn(tasks: int, wanted: Sequence[int]) -> Iterator[tuple[str, Tensor, Tensor, Tensor, Tensor]]:
     """The name of each task, then images and labels of its context and of its targets."""
-    for shots, names in SHOTS.items():
-        collections = [Collection.open(f"collections/{name}") for name in names]
+    for shots in wanted:
+        collections = [Collection.open(f"collections/{name}") for name in SHOTS[shots]]
         options: dict[str, Any] = {"ways": WAYS, "shots": shots, "targets": TARGETS, "hierarchy": False}
         task_set = TaskSet.draw(collections, "valid", tasks, **options)
         for name, some in task_set.tasks.items():
@@ -79,10 +81,11 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=2, help="of each data set and number of shots")
     parser.add_argument("--rates", help="those of the method, if not given")
     parser.add_argument("--steps", default="25,100,200")
+    parser.add_argument("--shots", default="5,25", help=f"of {', '.join(map(str, SHOTS))}")
     o = parser.parse_intermixed_args()
     torch.set_num_threads(1)
-    steps = [int(each) for each in o.steps.split(",")]
-    backbone, tasks = load_model("cnaps-lite0").backbone, list(drawn(o.tasks))
+    steps, shots = ([int(each) for each in given.split(",")] for given in (o.steps, o.shots))
+    backbone, tasks = load_model("cnaps-lite0").backbone, list(drawn(o.tasks, shots))
     file = o.out / "descent.json"
     found: dict[str, Any] = json.loads(file.read_text())["accuracies"] if file.exists() else {}
     o.out.mkdir(parents=True, exist_ok=True)
@@ -99,7 +102,7 @@ def main() -> None:
                 setup = {"image size": SIZE, "ways": WAYS, "targets": TARGETS, "theta": backbone.digest()}
                 made = provenance() | {"command": "make descent"}
                 write_json(file, {"accuracies": found, "setup": setup, "made": made})
-            means = {s: sum(each[str(s)] for each in mine.values()) / len(mine) for s in steps}
+            means = {s: sum(mine[name][str(s)] for name, *_ in tasks) / len(tasks) for s in steps}
             print(method, rate, {s: round(100 * mean, 1) for s, mean in means.items()}, end=" ")
             print(f"{time.process_time() - began:.0f} s", flush=True)
 
