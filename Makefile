@@ -153,7 +153,7 @@ TESTED := ilsvrc_2012 tiny_imagenet omniglot cu_birds vgg_flower quickdraw mnist
 evaluate: collections
 	$(PYTHON_ONE) tools/evaluate_default.py run out/evaluation $(addprefix collections/,$(TESTED) cifar100)
 	$(PYTHON_ONE) tools/evaluate_default.py report out/evaluation results/evaluation --unseen $(UNSEEN),cifar100
-	$(PYTHON_ONE) tools/film_table.py out/film $(addprefix collections/,$(subst $(comma), ,$(UNSEEN)) cifar100)
+	$(PYTHON_ONE) tools/film_table.py out/film $(addprefix collections/,$(subst $(comma), ,$(UNSEEN)) cifar100) --tasks 100
 	$(PYTHON_ONE) tools/evaluate_default.py report out/film results/film --title 'FiLM of other tasks'
 	$(BIN)/cnaps experiment trust $(addprefix collections/,$(subst $(comma), ,$(UNSEEN))) --model cnaps-lite0 --tasks 12 --out out/trust
 

@@ -68,6 +68,12 @@ def read(collection: Collection, rows: list[int], size: int, aspect: str) -> Ten
     return torch.from_numpy(out).permute(0, 3, 1, 2)
 
 
+def enlarged(images: Tensor, size: int) -> Tensor:
+    """Small images as they are read at a larger size."""
+    wide = interpolate(images.float(), size=(size, size), mode="bilinear", align_corners=False)
+    return wide.round().to(torch.uint8)
+
+
 class Known:
     """FiLM of training tasks: that of other tasks is kept `within` so far of the nearest training set's mean.
 
@@ -111,6 +117,27 @@ class Kinds:
         return sites_of(flat(own) + torch.softmax(-self.sharpness * far, 0) @ self.bases[stage], own)
 
 
+class Familiar:
+    """A task's own FiLM where it is like what training knew, and the mean of that elsewhere (tools/film_known.py).
+
+    Distances are those of mean features before a stage, of unit length, from the nearest kind, squared, in parts
+    of the mean squared distance of the kinds from their centre. Between `near` and `far` it goes from one to the
+    other.
+    """
+
+    def __init__(self, file: str, near: float, far: float) -> None:
+        found = torch.load(file)
+        self.means, self.places = found["means"], found["places"]  # of each stage (numbers,), (kinds, C)
+        self.spread = [(each - each.mean(0)).square().sum(1).mean() for each in self.places]
+        self.near, self.far = near, far
+
+    def __call__(self, stage: int, before: Tensor, own: StageFilm) -> StageFilm:
+        """FiLM of a stage, so far from the mean as the task is known."""
+        gap = (self.places[stage] - normalize(before, dim=1).mean(0)).square().sum(1).amin() / self.spread[stage]
+        share = float(((self.far - gap) / (self.far - self.near)).clamp(0, 1))
+        return sites_of(torch.lerp(self.means[stage], flat(own), share), own)
+
+
 def sites_of(film: Tensor, like: StageFilm) -> StageFilm:
     """Undo `flat`."""
     sites = film.split([2 * len(gamma) for gamma, _ in like])
@@ -126,7 +153,12 @@ class Network:
     """A model's network, stage by stage, with pooled outputs; FiLM may be other than the task's own."""
 
     def __init__(
-        self, name: str, *, lora: float | None = None, distance: float = 1.0, change: Known | Kinds | None = None
+        self,
+        name: str,
+        *,
+        lora: float | None = None,
+        distance: float = 1.0,
+        change: Known | Kinds | Familiar | None = None,
     ) -> None:
         self.model = load_model(name)
         self.around: list | None = None
@@ -206,6 +238,10 @@ def main() -> None:
     parser.add_argument("--within", type=float, default=0.3, help="how near, in parts of the spread between sets")
     parser.add_argument("--kinds", help="a file of tools/film_bases.py: FiLM of kinds of images is added")
     parser.add_argument("--sharpness", type=float, default=0.1, help="how much nearer kinds count more")
+    parser.add_argument(
+        "--known", help="a file of tools/film_known.py: FiLM of unknown kinds is drawn to the mean"
+    )
+    parser.add_argument("--border", type=float, nargs=2, default=(0.7, 0.9), help="what is near, and what is far")
     parser.add_argument("--aspect", default="squeeze")
     parser.add_argument("--max-context", type=int, default=120)
     parser.add_argument("--max-ways", type=int, default=20)
@@ -220,7 +256,13 @@ def main() -> None:
     if o.augment:
         table = Augmentation(**tomllib.loads(Path(o.augment).read_text())["augmentation"])
     around = torch.load(o.around, weights_only=False) if o.around else None
-    change = Known(o.near, o.within) if o.near else Kinds(o.kinds, o.sharpness) if o.kinds else None
+    change: Known | Kinds | Familiar | None = None
+    if o.near:
+        change = Known(o.near, o.within)
+    elif o.kinds:
+        change = Kinds(o.kinds, o.sharpness)
+    elif o.known:
+        change = Familiar(o.known, *o.border)
     network = Network(o.model, lora=o.lora, distance=o.distance, change=change)
     films = torch.load(o.film, weights_only=False) if o.film not in ("own", "identity", "frozen") else None
     limits = Limits(max_ways=o.max_ways, max_context=o.max_context, max_targets_per_class=max(o.targets, 1))
@@ -243,8 +285,7 @@ def main() -> None:
             if o.foreign:
                 images = torch.cat([images, foreign_images(others, o.foreign, o.coarse or size, index)])
             if o.coarse:
-                wide = interpolate(images.float(), size=(size, size), mode="bilinear", align_corners=False)
-                images = wide.round().to(torch.uint8)
+                images = enlarged(images, size)
             n = len(context)
             if o.augment:
                 changed = augment_task(images[:n], images[n:], table, task_generator(o.seed, index))

@@ -15,13 +15,14 @@ from itertools import product
 from pathlib import Path
 
 import torch
+from cache_features import enlarged
 from evaluate_default import read
 from torch import Tensor
 
 from cnaps.data.collection import Collection
 from cnaps.episodes import Limits, Sampler
 from cnaps.episodes.task import flat_rows
-from cnaps.images.sizes import auto_size
+from cnaps.images.sizes import Look, auto_size
 from cnaps.maths.statistics import ClassStatistics
 from cnaps.nn.checkpoints import load_model
 from cnaps.nn.film import Film
@@ -39,15 +40,18 @@ OWN, SET, OTHERS, IDENTITY, ANOTHER = KINDS = (
 
 
 class Task:
-    """The images of a task at the size that `auto` takes."""
+    """The images of a task at the size that `auto` takes, as they are or shrunk to `coarse` pixels before."""
 
-    def __init__(self, sampler: Sampler, collection: Collection, index: int, model: CNAPs) -> None:
+    def __init__(
+        self, sampler: Sampler, collection: Collection, index: int, model: CNAPs, coarse: int | None = None
+    ) -> None:
         self.described = described = sampler.describe(index)
         (rows, labels), (asked, answers) = flat_rows(described.context), flat_rows(described.targets)
-        self.size = auto_size(collection.looks(rows.tolist()))
+        self.size = auto_size([Look(coarse, False)] if coarse else collection.looks(rows.tolist()))
         self.labels, self.answers = torch.from_numpy(labels), torch.from_numpy(answers)
         self.context, self.targets = (
-            model.preprocess(collection.read(some.tolist(), self.size, threads=1)) for some in (rows, asked)
+            model.preprocess(enlarged(collection.read(some.tolist(), coarse or self.size, threads=1), self.size))
+            for some in (rows, asked)
         )
 
     def logits(self, model: CNAPs, film: Film) -> Tensor:
