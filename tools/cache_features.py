@@ -238,9 +238,7 @@ def main() -> None:
     parser.add_argument("--within", type=float, default=0.3, help="how near, in parts of the spread between sets")
     parser.add_argument("--kinds", help="a file of tools/film_bases.py: FiLM of kinds of images is added")
     parser.add_argument("--sharpness", type=float, default=0.1, help="how much nearer kinds count more")
-    parser.add_argument(
-        "--known", help="a file of tools/film_known.py: FiLM of unknown kinds is drawn to the mean"
-    )
+    parser.add_argument("--familiar", help="a file of tools/film_known.py: unknown kinds get the mean FiLM")
     parser.add_argument("--border", type=float, nargs=2, default=(0.7, 0.9), help="what is near, and what is far")
     parser.add_argument("--aspect", default="squeeze")
     parser.add_argument("--max-context", type=int, default=120)
@@ -261,8 +259,8 @@ def main() -> None:
         change = Known(o.near, o.within)
     elif o.kinds:
         change = Kinds(o.kinds, o.sharpness)
-    elif o.known:
-        change = Familiar(o.known, *o.border)
+    elif o.familiar:
+        change = Familiar(o.familiar, *o.border)
     network = Network(o.model, lora=o.lora, distance=o.distance, change=change)
     films = torch.load(o.film, weights_only=False) if o.film not in ("own", "identity", "frozen") else None
     limits = Limits(max_ways=o.max_ways, max_context=o.max_context, max_targets_per_class=max(o.targets, 1))

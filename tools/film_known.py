@@ -1,7 +1,7 @@
 """What training knew: where the tasks of each training set lie before each stage, and the mean of their FiLM.
 
     python tools/film_known.py KNOWN.pt COLLECTION:train ... [--coarse NAME ...]
-    python tools/cache_features.py OUT.pt COLLECTION:valid ... --known KNOWN.pt --border 0.7 0.9
+    python tools/cache_features.py OUT.pt COLLECTION:valid ... --familiar KNOWN.pt --border 0.7 0.9
 
 A kind is a collection, its tasks at the size that `auto` takes. What it is worth, tools/compare_film.py says.
 """

@@ -49,10 +49,10 @@ class Task:
         (rows, labels), (asked, answers) = flat_rows(described.context), flat_rows(described.targets)
         self.size = auto_size([Look(coarse, False)] if coarse else collection.looks(rows.tolist()))
         self.labels, self.answers = torch.from_numpy(labels), torch.from_numpy(answers)
-        self.context, self.targets = (
-            model.preprocess(enlarged(collection.read(some.tolist(), coarse or self.size, threads=1), self.size))
-            for some in (rows, asked)
-        )
+        pixels = [collection.read(some.tolist(), coarse or self.size, threads=1) for some in (rows, asked)]
+        if coarse:
+            pixels = [enlarged(images, self.size) for images in pixels]
+        self.context, self.targets = (model.preprocess(images) for images in pixels)
 
     def logits(self, model: CNAPs, film: Film) -> Tensor:
         """Of the targets, with this FiLM."""
